@@ -13,7 +13,7 @@ from planner.graph.model import DType, Graph, Node
 from planner.ops.base import Signature, op_named
 from planner.ops.signature import signature_of
 
-LABELS = {"cross_entropy": 1, "nll_loss": 1, "cross_entropy_backward": 3, "nll_loss_backward": 2}
+LABELS = {"cross_entropy": 1, "nll_loss": 1, "cross_entropy_backward": 5, "nll_loss_backward": 2}
 """Op -> which operand holds labels."""
 
 PICKED = {

@@ -7,12 +7,12 @@ A pass over a captured graph, before planning. Every op says which of its inputs
                              convolution's in the library's order (`round_weights`). Products' gradients of weights are
                              float32, convolutions' bfloat16, as their libraries have them; updates read both, and what
                              else reads one reads it cast to float32
-    what follows its inputs  activations, normalisations, softmax, attention, pooling, sums, chains, copies: in bfloat16
-                             where an input is; they compute in float32 and round what they store, and attention rounds
-                             its weights for the product with the values, too. But a layer norm's gradient
-                             of its input is float32, and so are the sums that it goes into: in a deep transformer
-                             they are sums of sums
-    everything else          losses, Fourier transforms and products of complex numbers: in float32
+    what follows its inputs  activations, normalisations, softmax, attention, pooling, sums, chains, copies, logits of
+                             which a cross-entropy is computed: in bfloat16 where an input is; they compute in float32
+                             and round what they store, and attention rounds its weights for the product with the
+                             values, too. But a layer norm's gradient of its input is float32, and so are the sums that
+                             it goes into: in a deep transformer they are sums of sums
+    everything else          other losses, Fourier transforms and products of complex numbers: in float32
 
     float32 always           parameters (the master weights), momentum and other states, statistics, losses, a
                              program's results

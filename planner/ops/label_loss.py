@@ -9,7 +9,6 @@ from planner.graph.gradient import GradientContext
 from planner.graph.model import Attrs, DType, Layout, TensorType
 from planner.ops.base import (
     Array,
-    Mode,
     Sample,
     Signature,
     misfit,
@@ -41,7 +40,11 @@ class _ClassLoss(Loss):
             )
         if not 0 <= attrs.label_smoothing <= 1:
             raise misfit(f"label smoothing {attrs.label_smoothing} is not a share", "use a number from 0 to 1")
-        return (SCALAR, x, SCALAR) if len(self.output_names) > 2 else (SCALAR, SCALAR)
+        return (SCALAR, *self.saved_of_rows(x.shape[0]), SCALAR)
+
+    def saved_of_rows(self, rows: int) -> tuple[TensorType, ...]:
+        """What is kept of every row for the gradient."""
+        return ()
 
     def unit(self, signature: Signature) -> int:
         return signature.inputs[0].shape[1]
@@ -63,6 +66,7 @@ class _ClassLoss(Loss):
             case(7, 10),
             case(33, 5, reduction="sum", label_smoothing=0.1),
             case(6, 1000, ignore_index=3),
+            case(5, 1300, label_smoothing=0.1),
             case(9, 4, ignore_index=1, label_smoothing=0.2),
         )
 
@@ -132,59 +136,79 @@ class NllLossBackward(_ClassLossBackward):
 
 @register
 class CrossEntropy(_ClassLoss):
-    """loss = nll(log_softmax(logits)). Outputs: loss, log_probs, scale."""
+    """loss = nll(log_softmax(logits)). Outputs: loss; of every row the largest logit, and the logarithm of the sum of
+    exponentials of what each logit differs from it; scale."""
 
     name = "cross_entropy"
-    output_names = ("loss", "log_probs", "scale")
+    output_names = ("loss", "largest", "log_sum", "scale")
+    low_precision = (0,)
+
+    def saved_of_rows(self, rows: int) -> tuple[TensorType, ...]:
+        return (TensorType(shape=(rows,)),) * 2
 
     def gradient(self, context: GradientContext) -> None:
-        _, log_probs, scale = context.node.outputs
-        inputs = [context.grad, scale, log_probs, context.node.inputs[1]]
+        logits, labels = context.node.inputs
+        _, largest, log_sum, scale = context.node.outputs
+        inputs = [context.grad, scale, logits, largest, log_sum, labels]
         context.give(0, context.emit("cross_entropy_backward", inputs, context.attrs)[0])
-
-    def inplace(self, signature: Signature, mode: Mode) -> tuple[tuple[int, int], ...]:
-        return ((1, 0),)
 
     def flops(self, signature: Signature) -> int:
         return 8 * signature.inputs[0].elements
 
     def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        log_probs = log_softmax(inputs[0])
-        loss, scale = NllLoss().reference(attrs, (log_probs, inputs[1]))
-        return (loss, log_probs, scale)
+        logits, labels = inputs
+        loss, scale = NllLoss().reference(attrs, (log_softmax(logits), labels))
+        return (loss, *_of_rows(logits), scale)
 
 
 @register
 class CrossEntropyBackward(_ClassLossBackward):
-    """dx = (exp(log_probs) - target) dloss scale on counted rows. Inputs: dloss, scale, log_probs, labels."""
+    """dx = (softmax(logits) - target) dloss scale on counted rows. Inputs: dloss, scale, logits, largest, log_sum,
+    labels, the last three per row."""
 
     name = "cross_entropy_backward"
-    integers: ClassVar[Mapping[int, DType]] = {3: DType.INT64}
+    input_counts = (6,)
+    integers: ClassVar[Mapping[int, DType]] = {5: DType.INT64}
+    low_precision = (2,)
 
     def infer(self, attrs: ClassLossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        if len(inputs[2].shape) != 2 or inputs[3].shape != inputs[2].shape[:1]:
-            raise misfit(f"{self.name} has rows {inputs[2].text()} but labels {inputs[3].text()}", "one label per row")
-        return (inputs[2],)
+        logits, *of_rows = inputs[2:]
+        for given in of_rows:
+            if len(logits.shape) != 2 or given.shape != logits.shape[:1]:
+                raise misfit(f"{self.name} has rows {logits.text()} but {given.text()}", "one number and label per row")
+        return (logits,)
 
     def flops(self, signature: Signature) -> int:
         return 4 * signature.outputs[0].elements
 
     def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        dloss, scale, log_probs, labels = inputs
-        classes = log_probs.shape[1]
+        dloss, scale, logits, largest, log_sum, labels = inputs
+        classes = logits.shape[1]
         counted = _counted(attrs, labels, classes)[:, None]
-        distance = (np.exp(log_probs) - _targets(attrs, labels, classes)) * dloss * scale
+        probabilities = np.exp(logits - largest[:, None] - log_sum[:, None])
+        distance = (probabilities - _targets(attrs, labels, classes)) * dloss * scale
         return (np.where(counted, distance, 0.0),)  # where none counts, the scale is infinite
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         assert isinstance(sample.attrs, ClassLossAttrs)
         rows, classes = sample.inputs[2].shape
         labels = _draw_labels(sample.attrs, rows, classes, rng)
-        log_probs = log_softmax(rng.standard_normal((rows, classes)) * 3)
-        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), log_probs, labels)
+        logits = rng.standard_normal((rows, classes)) * 3
+        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), logits, *_of_rows(logits), labels)
 
     def samples(self) -> Sequence[Sample]:
-        return tuple(Sample(s.attrs, (SCALAR, SCALAR, *s.inputs)) for s in CrossEntropy().samples())
+        found = []
+        for s in CrossEntropy().samples():
+            logits, labels = s.inputs
+            saved = CrossEntropy().saved_of_rows(logits.shape[0])
+            found.append(Sample(s.attrs, (SCALAR, SCALAR, logits, *saved, labels)))
+        return tuple(found)
+
+
+def _of_rows(logits: Array) -> tuple[Array, Array]:
+    """The largest of each row, and the logarithm of the sum of exponentials of what is left without it."""
+    largest = logits.max(1)
+    return largest, np.log(np.exp(logits - largest[:, None]).sum(1))
 
 
 def _counted(attrs: ClassLossAttrs, labels: Array, classes: int) -> Array:

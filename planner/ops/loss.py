@@ -46,12 +46,12 @@ class ClassLossAttrs(LossAttrs):
 
 
 class Loss(Op):
-    """Outputs: loss (), [log_probs], scale ()."""
+    """Outputs: loss (), what is kept of every item for the gradient, scale ()."""
 
     family = "loss"
     input_counts = (2,)
     output_names: ClassVar[tuple[str, ...]] = ("loss", "scale")
-    saved_outputs = frozenset({"log_probs", "scale"})
+    saved_outputs = frozenset({"largest", "log_sum", "scale"})
     stages = 2
 
     def unit(self, signature: Signature) -> int:
@@ -76,8 +76,7 @@ class Loss(Op):
         lo, hi = split(signature.inputs[0].elements // unit, mode.slices, index)
         second = unit if signature.inputs[1].elements == signature.inputs[0].elements else 1
         found = [reads("in0", lo * unit, hi * unit), reads("in1", lo * second, hi * second)]
-        if last == 2:
-            found.append(writes("out1", lo * unit, hi * unit))
+        found += (writes(f"out{kept}", lo, hi) for kept in range(1, last))
         return (*found, writes("partial", index, index + 1))
 
 

@@ -59,25 +59,31 @@ struct ClassLabels {
   bool out_of_range(int64_t row) const { return labels[row] != ignore_index && !counts(row); }
 };
 
-// Stage 0 of the negative log-likelihood of rows of log-probabilities.
-template <class T>
-void nll_loss_sums(const T* log_probs, const ClassLabels& a, int64_t total_rows, int64_t slice, int64_t slices,
-                   void* scratch) {
+// Stage 0 of negative log-likelihoods. log_prob(r, c): of one element.
+template <class F>
+void add_log_probs(const ClassLabels& a, int64_t total_rows, int64_t slice, int64_t slices, void* scratch, const F& log_prob) {
   const Range rows = split(total_rows, slices, slice);
   double loss = 0.0, items = 0.0;
   int64_t bad_row = -1;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     if (a.out_of_range(r) && bad_row < 0) bad_row = r;
     if (!a.counts(r)) continue;
-    const T* p = log_probs + r * a.classes;
     items += 1.0;
-    loss -= (1.0 - a.label_smoothing) * static_cast<float>(p[a.labels[r]]);
+    loss -= (1.0 - a.label_smoothing) * log_prob(r, a.labels[r]);
     if (a.label_smoothing > 0.0f) {
-      const double all = blocked_sum({0, a.classes}, [=](int64_t c) { return static_cast<float>(p[c]); });
+      const double all = blocked_sum({0, a.classes}, [=](int64_t c) { return log_prob(r, c); });
       loss -= static_cast<double>(a.label_smoothing) / static_cast<double>(a.classes) * all;
     }
   }
   write_loss_partial(scratch, slice, loss, items, bad_row);
+}
+
+template <class T>
+void nll_loss_sums(const T* log_probs, const ClassLabels& a, int64_t total_rows, int64_t slice, int64_t slices,
+                   void* scratch) {
+  add_log_probs(a, total_rows, slice, slices, scratch, [=, classes = a.classes](int64_t r, int64_t c) {
+    return static_cast<float>(log_probs[r * classes + c]);
+  });
 }
 
 // Gradient of the log-probabilities; slices over rows.
@@ -93,20 +99,22 @@ void nll_loss_backward(const float* dloss, const float* saved_scale, const Class
   }
 }
 
-// Stage 0 of the cross-entropy of logits. Saves the log-probabilities, which may overwrite the logits.
+// Stage 0 of the cross-entropy of logits.
 template <class T>
-void cross_entropy_sums(const T* logits, const ClassLabels& a, T* log_probs, int64_t total_rows, int64_t slice,
+void cross_entropy_sums(const T* logits, const ClassLabels& a, const LogSums& kept, int64_t total_rows, int64_t slice,
                         int64_t slices, void* scratch) {
-  log_softmax_forward(logits, log_probs, a.classes, split(total_rows, slices, slice));
-  nll_loss_sums(log_probs, a, total_rows, slice, slices, scratch);
+  log_sums(logits, a.classes, kept, split(total_rows, slices, slice));
+  add_log_probs(a, total_rows, slice, slices, scratch, [=, classes = a.classes](int64_t r, int64_t c) {
+    return (static_cast<float>(logits[r * classes + c]) - kept.largest[r]) - kept.log_sum[r];
+  });
 }
 
-// dlogits = (probabilities - smoothed one-hot) * scale; may equal log_probs. Slices over rows.
+// dlogits = (probabilities - smoothed one-hot) * scale; may equal logits. Slices over rows.
 template <class T>
-void cross_entropy_backward(const float* dloss, const float* saved_scale, const T* log_probs, const ClassLabels& a,
-                            T* dlogits, Range rows) {
+void cross_entropy_backward(const float* dloss, const float* saved_scale, const T* logits, const float* largest,
+                            const float* log_sum, const ClassLabels& a, T* dlogits, Range rows) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const T* p = log_probs + r * a.classes;
+    const T* x = logits + r * a.classes;
     T* out = dlogits + r * a.classes;
     if (!a.counts(r)) {
       for (int64_t c = 0; c < a.classes; ++c) out[c] = static_cast<T>(0.0f);
@@ -114,13 +122,11 @@ void cross_entropy_backward(const float* dloss, const float* saved_scale, const 
     }
     const float scale = *dloss * *saved_scale;
     const float uniform = a.label_smoothing / static_cast<float>(a.classes);
+    const auto log_prob = [shift = largest[r], log_sum = log_sum[r]](float v) { return (v - shift) - log_sum; };
     // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
-    const float nearest = static_cast<float>(p[a.labels[r]]);
+    const float nearest = log_prob(static_cast<float>(x[a.labels[r]]));
     const float own = math::expm1(nearest < -87.0f ? -87.0f : nearest) + (a.label_smoothing - uniform);
-#pragma omp simd
-    for (int64_t c = 0; c < a.classes; ++c) {
-      out[c] = static_cast<T>((math::exp(static_cast<float>(p[c])) - uniform) * scale);
-    }
+    map_row(a.classes, out, [=](int64_t, float v) { return (math::exp(log_prob(v)) - uniform) * scale; }, x);
     out[a.labels[r]] = static_cast<T>(own * scale);
   }
 }

@@ -27,21 +27,22 @@ float row_max(const T* x, int64_t columns) {
 
 // log sum exp(x), shifted by the maximum so that nothing overflows. The maximum's own term is 1 and is not added but
 // counted, beside equal ones: so what the others add is not lost, however small, nor the loss of a row that is right.
-inline float log_sum_exp(const float* x, int64_t columns, float shift) {
+template <class T>
+float log_sum_exp(const T* x, int64_t columns, float shift) {
   double others = 0.0, largest = 0.0;
-  for (int64_t first = 0; first < columns; first += sum_block) {
-    const int64_t last = std::min(first + sum_block, columns);
+  const auto add = [&](int64_t, int64_t numbers, const float* v) {
     float sum = 0.0f, count = 0.0f;
 #pragma omp simd reduction(+ : sum, count)
-    for (int64_t c = first; c < last; ++c) {
-      const float below = x[c] - shift;
+    for (int64_t c = 0; c < numbers; ++c) {
+      const float below = v[c] - shift;
       const float term = math::exp(below);
       sum += select_if(below == 0.0f) ? 0.0f : term;
       count += select_if(below == 0.0f) ? 1.0f : 0.0f;
     }
     others += sum;
     largest += count;
-  }
+  };
+  for_blocks(columns, add, x);
   return static_cast<float>(std::log1p(others + (largest - 1.0)));
 }
 
@@ -96,22 +97,29 @@ void softmax_backward_of_short(const T* dy, const T* y, T* dx, int64_t columns, 
     }
 }
 
-inline void log_softmax_of_short(const float* x, float* y, int64_t columns, int64_t rows) {
-  float shift[rows_side_by_side], others[rows_side_by_side] = {}, largest[rows_side_by_side] = {};
+// The largest of each row and, without it, the logarithm of the sum of exponentials.
+template <class T>
+void log_sums_of_short(const T* x, int64_t columns, int64_t rows, float* shift, float* log_sum) {
+  float others[rows_side_by_side] = {}, largest[rows_side_by_side] = {};
   max_of_short(x, columns, rows, shift);
   for (int64_t c = 0; c < columns; ++c)  // as log_sum_exp
 #pragma omp simd
     for (int64_t r = 0; r < rows; ++r) {
-      const float below = x[r * columns + c] - shift[r];
+      const float below = static_cast<float>(x[r * columns + c]) - shift[r];
       const float term = math::exp(below);
       others[r] += select_if(below == 0.0f) ? 0.0f : term;
       largest[r] += select_if(below == 0.0f) ? 1.0f : 0.0f;
     }
 #pragma omp simd
-  for (int64_t r = 0; r < rows; ++r) others[r] = math::log1p(others[r] + (largest[r] - 1.0f));
+  for (int64_t r = 0; r < rows; ++r) log_sum[r] = math::log1p(others[r] + (largest[r] - 1.0f));
+}
+
+inline void log_softmax_of_short(const float* x, float* y, int64_t columns, int64_t rows) {
+  float shift[rows_side_by_side], log_sum[rows_side_by_side];
+  log_sums_of_short(x, columns, rows, shift, log_sum);
   for (int64_t c = 0; c < columns; ++c)
 #pragma omp simd
-    for (int64_t r = 0; r < rows; ++r) y[r * columns + c] = (x[r * columns + c] - shift[r]) - others[r];
+    for (int64_t r = 0; r < rows; ++r) y[r * columns + c] = (x[r * columns + c] - shift[r]) - log_sum[r];
 }
 
 inline void log_softmax_backward_of_short(const float* dy, const float* y, float* dx, int64_t columns, int64_t rows) {
@@ -177,6 +185,24 @@ void softmax_backward(const T* dy, const T* y, T* dx, int64_t columns, Range row
     const float dot = static_cast<float>(sum_row(columns, [](int64_t, float dv, float yv) { return dv * yv; }, d, yr));
     map_row(columns, dx + r * columns, [=](int64_t, float dv, float yv) { return yv * (dv - dot); }, d, yr);
   }
+}
+
+// Of every row: its largest number and, without that, the logarithm of the sum of exponentials.
+struct LogSums {
+  float *largest, *log_sum;
+};
+
+template <class T>
+void log_sums(const T* x, int64_t columns, const LogSums& kept, Range rows) {
+  if (columns < short_row)
+    return for_short_rows(rows, [=](int64_t r, int64_t n) {
+      log_sums_of_short(x + r * columns, columns, n, kept.largest + r, kept.log_sum + r);
+    });
+  each_turn(rows, columns, [=](Range some) {
+    for (int64_t r = some.begin; r < some.end; ++r) kept.largest[r] = row_max(x + r * columns, columns);
+    for (int64_t r = some.begin; r < some.end; ++r)
+      kept.log_sum[r] = log_sum_exp(x + r * columns, columns, kept.largest[r]);
+  });
 }
 
 // y may equal x.

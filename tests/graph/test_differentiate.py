@@ -154,7 +154,7 @@ def test_backward_reads_only_what_it_needs():
     assert read["avg.backward"] == set()
     assert read["conv2.backward_data"] == set()
     assert read["conv2.backward_weights"] == {"r1.y"}
-    assert read["loss.backward"] == {"loss.log_probs", "loss.scale"}
+    assert read["loss.backward"] == {"fc.y", "loss.largest", "loss.log_sum", "loss.scale"}
 
 
 def test_gradients_that_meet_are_added_once_per_arrival():

@@ -57,7 +57,7 @@ def test_what_is_rounded_and_what_is_not() -> None:
     made = [{v for n in p.nodes for v in n.outputs} for p in graph.programs]
     assert not made[0] & made[1]  # what both wrote would hold its bytes from one to the other
     casts = [n.id for n in step.nodes if n.op == "cast"]
-    assert casts == ["images.bf16", "fc.y.f32", "loss.backward.dx.bf16"]
+    assert casts == ["images.bf16"]  # the loss reads bfloat16 logits, and its gradient of them is such
     copies = [n.id for n in step.nodes if n.op == COPY]
     assert copies == ["conv1.weight.bf16", "conv2.weight.bf16", "fc.weight.bf16", "fc.bias.bf16"]
 

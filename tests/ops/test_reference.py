@@ -157,5 +157,6 @@ def test_labels_that_are_all_ignored_have_no_gradient(name):
     mean, *saved, scale = loss.reference(loss.samples()[0].attrs, (scores, labels))
     attrs = next(s.attrs for s in backward.samples() if s.attrs.reduction == "mean" and s.attrs.ignore_index < 0)
     attrs = attrs.model_copy(update={"classes": 3}) if hasattr(attrs, "classes") else attrs
-    (gradient,) = backward.reference(attrs, (np.ones(()), scale, *saved, labels))
+    given = (scores, *saved) if saved else ()
+    (gradient,) = backward.reference(attrs, (np.ones(()), scale, *given, labels))
     assert np.isnan(mean) and gradient.shape == (2, 3) and not gradient.any()

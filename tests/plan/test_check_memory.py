@@ -124,8 +124,8 @@ def test_an_output_survives() -> None:
     found = check(GRAPH, edit_value(ROOMY, "fc.backward_weights.db", offset=spot))
     assert codes(found) == {"SP1424"}
     assert "loss.loss" in found[0].message
-    logits = ROOMY.placement["fc.y"].offset
-    assert check(GRAPH, edit_value(ROOMY, "loss.loss", offset=logits)) == [], "what is dead before may lie there"
+    pooled = ROOMY.placement["maxpool.y"].offset
+    assert check(GRAPH, edit_value(ROOMY, "loss.loss", offset=pooled)) == [], "what is dead before may lie there"
 
 
 def test_in_place_over_a_value_that_others_read() -> None:

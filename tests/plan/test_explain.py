@@ -157,7 +157,7 @@ def test_a_value() -> None:
         ("bn1.running_mean", "a state keeps its bytes over all programs"),
         ("image", "inputs keep their bytes: whoever calls fills them between steps"),
         ("loss.loss", "train_step returns it"),
-        ("loss.log_probs", "a value that took over its bytes is needed until fc.backward_data (linear_backward_data)"),
+        ("fc.y", "a value that took over its bytes is needed until fc.backward_data (linear_backward_data)"),
     ],
 )
 def test_why_a_value_lives(value: str, reason: str) -> None:

@@ -30,7 +30,7 @@ def test_a_moved_value() -> None:
 
 def test_a_kept_value_and_one_without_a_choice() -> None:
     assert "kept until bn2.backward: making it again would take" in told("conv2.y")
-    assert "only the forward pass reads it" in told("fc.y")
+    assert "only the forward pass reads it" in told("maxpool.y")
 
 
 def test_an_instance() -> None:

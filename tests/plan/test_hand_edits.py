@@ -256,7 +256,7 @@ def test_predicted_times_alone(folder: Folder) -> None:
     """Nothing becomes unsafe, but the statement is not passed on in silence."""
     plan = folder(MLP, lambda d: d["programs"][0].update(predicted_ns=1000))
     text = succeeds("check", "--accept-edits", plan)
-    assert "train_step states 1.00 us, its slices' times give 255.86 us" in text and "predict states" not in text
+    assert "train_step states 1.00 us, its slices' times give 255.85 us" in text and "predict states" not in text
     assert "only stated" not in succeeds("check", "--accept-edits", folder(MLP, lambda d: arena(d, 64)))
 
 

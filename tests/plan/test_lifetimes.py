@@ -29,10 +29,10 @@ def test_blocks_that_live_together_share_no_bytes() -> None:
 def test_values_in_place_are_one_block() -> None:
     graph, plan, _ = small_plan()
     found = {b.id: b for b in blocks(graph, plan, "train_step")}
-    root = owner(plan, "loss.log_probs")
-    assert root != "loss.log_probs"
-    assert "loss.log_probs" in found[root].members
-    assert "loss.log_probs" not in found
+    root = owner(plan, "loss.backward.dx")
+    assert root != "loss.backward.dx"
+    assert "loss.backward.dx" in found[root].members
+    assert "loss.backward.dx" not in found
 
 
 def test_a_circle_of_shares_ends() -> None:

@@ -22,18 +22,19 @@ void reduce_loss(const void* scratch, int64_t slices, int64_t sum, float* loss, 
   loss_reduce(scratch, slices, sum ? LossReduction::sum : LossReduction::mean, loss, scale, bad_row);
 }
 
-// log_probs null: `in` holds log-probabilities (negative log-likelihood), else logits.
-void class_loss(const float* in, const int64_t* labels, int64_t classes, float smoothing, float* log_probs,
+// `kept`: two numbers per row, all of the first before all of the second, of logits; null: `in` holds log-probabilities
+// (negative log-likelihood).
+void class_loss(const float* in, const int64_t* labels, int64_t classes, float smoothing, float* kept,
                 int64_t rows, int64_t slice, int64_t slices, void* scratch) {
   const ClassLabels a{.labels = labels, .classes = classes, .label_smoothing = smoothing};
-  if (log_probs) cross_entropy_sums(in, a, log_probs, rows, slice, slices, scratch);
+  if (kept) cross_entropy_sums(in, a, {kept, kept + rows}, rows, slice, slices, scratch);
   else nll_loss_sums(in, a, rows, slice, slices, scratch);
 }
 
-void class_loss_backward(const float* dloss, const float* scale, const float* log_probs, const int64_t* labels,
-                         int64_t classes, float smoothing, float* dx, int64_t begin, int64_t end) {
+void class_loss_backward(const float* dloss, const float* scale, const float* logits, const float* kept, const int64_t* labels,
+                         int64_t classes, float smoothing, float* dx, int64_t rows, int64_t begin, int64_t end) {
   const ClassLabels a{.labels = labels, .classes = classes, .label_smoothing = smoothing};
-  if (log_probs) cross_entropy_backward(dloss, scale, log_probs, a, dx, {begin, end});
+  if (logits) cross_entropy_backward(dloss, scale, logits, kept, kept + rows, a, dx, {begin, end});
   else nll_loss_backward(dloss, scale, a, dx, {begin, end});
 }
 

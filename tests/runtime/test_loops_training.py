@@ -67,22 +67,24 @@ def test_class_losses(lib, rows, classes, logits, smoothing, reduction, slices):
         if logits
         else F.nll_loss(tx, tl, reduction=reduction)
     )
-    saved = poisoned(rows, classes) if logits else None
+    kept = poisoned(2, rows) if logits else None
     loss, scale, bad_row = run_loss(
         lib,
         slices,
-        lambda s, block: lib("class_loss", x, labels, classes, smoothing, saved, rows, s, slices, block),
+        lambda s, block: lib("class_loss", x, labels, classes, smoothing, kept, rows, s, slices, block),
         reduction,
     )
     assert bad_row == -1
     assert_close(loss, expected.reshape(1), 1e-6)
     (expected * 3).backward()
     dloss = np.array([3], np.float32)
-    dx = saved if logits else poisoned(rows, classes)  # in place on the saved log-probabilities
+    given, dx = (x, x) if logits else (None, poisoned(rows, classes))  # in place on the logits
     run_slices(
         slices,
         lambda s: lib(
-            "class_loss_backward", dloss, scale, saved, labels, classes, smoothing, dx, *cut(rows, slices, s)
+            "class_loss_backward",
+            *(dloss, scale, given, kept, labels, classes, smoothing, dx, rows),
+            *cut(rows, slices, s),
         ),
     )
     assert_close(dx, tx.grad, 2e-6)
@@ -95,13 +97,14 @@ def test_rows_that_are_nearly_right_lose_nothing(lib, classes):
     x = rng.standard_normal((rows, classes)).astype(np.float32)
     labels = rng.integers(0, classes, rows)
     x[np.arange(rows), labels] += 12 + np.arange(rows, dtype=np.float32) / 2
-    tx, saved = tensor(x), poisoned(rows, classes)
+    tx, kept = tensor(x), poisoned(2, rows)
     expected = F.cross_entropy(tx, torch.tensor(labels))
     loss, scale, _ = run_loss(
-        lib, 2, lambda s, b: lib("class_loss", x, labels, classes, 0.0, saved, rows, s, 2, b), "mean"
+        lib, 2, lambda s, b: lib("class_loss", x, labels, classes, 0.0, kept, rows, s, 2, b), "mean"
     )
     expected.backward()
-    lib("class_loss_backward", np.ones(1, np.float32), scale, saved, labels, classes, 0.0, saved, 0, rows)
+    saved = poisoned(rows, classes)
+    lib("class_loss_backward", np.ones(1, np.float32), scale, x, kept, labels, classes, 0.0, saved, rows, 0, rows)
     for row in range(rows):
         own = labels[row]
         assert_close(saved[row, own : own + 1], tx.grad[row, own : own + 1], 1e-5)
@@ -112,20 +115,20 @@ def test_rows_that_are_nearly_right_lose_nothing(lib, classes):
 def test_label_out_of_range_is_reported(lib, label):
     x, labels = np.zeros((12, 10), np.float32), np.zeros(12, np.int64)
     labels[[5, 9]] = label
-    saved = poisoned(12, 10)
+    saved, kept = poisoned(12, 10), poisoned(2, 12)
     loss, scale, bad_row = run_loss(
-        lib, 3, lambda s, block: lib("class_loss", x, labels, 10, 0.0, saved, 12, s, 3, block), "mean"
+        lib, 3, lambda s, block: lib("class_loss", x, labels, 10, 0.0, kept, 12, s, 3, block), "mean"
     )
     assert bad_row == 5 and np.isclose(loss[0], np.log(10))
-    lib("class_loss_backward", np.ones(1, np.float32), scale, saved, labels, 10, 0.0, saved, 0, 12)
+    lib("class_loss_backward", np.ones(1, np.float32), scale, x, kept, labels, 10, 0.0, saved, 12, 0, 12)
     assert (saved[[5, 9]] == 0).all()
 
 
 def test_all_labels_ignored(lib):
     x, labels = np.zeros((4, 3), np.float32), np.full(4, -100)
-    saved = poisoned(4, 3)
-    loss, scale, _ = run_loss(lib, 2, lambda s, b: lib("class_loss", x, labels, 3, 0.0, saved, 4, s, 2, b), "mean")
-    lib("class_loss_backward", np.ones(1, np.float32), scale, saved, labels, 3, 0.0, saved, 0, 4)
+    saved, kept = poisoned(4, 3), poisoned(2, 4)
+    loss, scale, _ = run_loss(lib, 2, lambda s, b: lib("class_loss", x, labels, 3, 0.0, kept, 4, s, 2, b), "mean")
+    lib("class_loss_backward", np.ones(1, np.float32), scale, x, kept, labels, 3, 0.0, saved, 4, 0, 4)
     assert np.isnan(loss[0]) and (saved == 0).all()
 
 

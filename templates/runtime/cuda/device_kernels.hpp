@@ -269,12 +269,15 @@ struct Labels {
 };
 /// Notes the lowest row whose label is out of range, unless nobody asks.
 void report_bad_row(Queue queue, const Labels& labels);
-/// `parts`: 2 doubles per row (element, for the others).
-void cross_entropy(Queue queue, const float* logits, const Labels& a, float* log_probs, bool mean, float* loss,
+/// `parts`: 2 doubles per row (element, for the others). Of every row the largest logit is kept, and the logarithm of the sum of
+/// exponentials without it.
+template <class T>
+void cross_entropy(Queue queue, const T* logits, const Labels& a, float* largest, float* log_sum, bool mean, float* loss,
                    float* scale, double* parts);
 void nll_loss(Queue queue, const float* log_probs, const Labels& a, bool mean, float* loss, float* scale, double* parts);
-void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const float* log_probs,
-                            const Labels& a, float* dlogits);
+template <class T>
+void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const T* logits, const float* largest,
+                            const float* log_sum, const Labels& a, T* dlogits);
 void nll_loss_backward(Queue queue, const float* dloss, const float* scale, const Labels& a, float* dx);
 /// `parts`: `chunks` doubles.
 void mse_loss(Queue queue, const float* x, const float* target, int64_t n, bool mean, float* loss, float* scale,

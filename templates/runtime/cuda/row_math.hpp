@@ -24,12 +24,6 @@ STEPPLAN_KERNEL void over_row(Team team, int64_t columns, const F& f, P... opera
     }(Held<P, width, 1>()...);
 }
 
-/// The lane of the thread that has a column.
-template <int width, class Team>
-STEPPLAN_KERNEL int64_t lane_of(Team team, int64_t column) {
-  return column / width % team.lanes;
-}
-
 /// Whether rows of so many numbers at these places allow packs of four.
 template <class... T>
 bool in_wide_rows(int64_t columns, const T*... operands) {

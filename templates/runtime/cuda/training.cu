@@ -33,23 +33,12 @@ STEPPLAN_BOTH inline bool counts(const Labels& a, int64_t row) {
   return label != a.ignore_index && label >= 0 && label < a.classes;
 }
 
-/// One row's share of the negative log-likelihood, and whether it counts.
-template <int width, class Team>
-STEPPLAN_KERNEL void nll_row(Team team, const float* log_probs, const Labels& a, int64_t r, double* parts) {
-  double all = 0.0;
-  const float* p = log_probs + r * a.classes;
-  if (a.label_smoothing > 0.0f) {
-    over_row<width>(team, a.classes, [&](int64_t, float v) { all += static_cast<double>(v); }, p);
-    all = team.sum(all);
-  }
-  // The label's own element was written by the thread whose lane this is.
-  const int64_t label = a.labels[r];
+/// One row's share of the negative log-likelihood, and whether it counts: `own` is its label's, `all` the sum over the classes.
+STEPPLAN_BOTH inline void write_nll(const Labels& a, int64_t r, double own, double all, double* parts) {
   const bool counted = counts(a, r);
-  if (team.lane() == (counted ? lane_of<width>(team, label) : 0)) {
-    const double share = a.label_smoothing;
-    parts[r] = counted ? -(1.0 - share) * p[label] - share / static_cast<double>(a.classes) * all : 0.0;
-    parts[a.rows + r] = counted ? 1.0 : 0.0;
-  }
+  const double share = a.label_smoothing;
+  parts[r] = counted ? -(1.0 - share) * own - share / static_cast<double>(a.classes) * all : 0.0;
+  parts[a.rows + r] = counted ? 1.0 : 0.0;
 }
 
 }  // namespace
@@ -67,20 +56,31 @@ void report_bad_row(Queue queue, const Labels& labels) {
 }
 
 namespace {
-template <int width>
-void cross_entropy_rows(Queue queue, const float* logits, const Labels& labels, float* log_probs, double* parts) {
+template <int width, class T>
+void cross_entropy_rows(Queue queue, const T* logits, const Labels& labels, float* largest, float* log_sum, double* parts) {
   const Labels a = labels;
   rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
-    row_log_softmax<width>(team, logits + r * a.classes, log_probs + r * a.classes, a.classes);
-    nll_row<width>(team, log_probs, a, r, parts);
+    const T* x = logits + r * a.classes;
+    const float shift = row_max<width>(team, x, a.classes);
+    const float sum = static_cast<float>(std::log(row_exp_sum<width>(team, x, a.classes, shift)));
+    double all = 0.0;
+    if (a.label_smoothing > 0.0f) {
+      over_row<width>(team, a.classes, [&](int64_t, float v) { all += static_cast<double>((v - shift) - sum); }, x);
+      all = team.sum(all);
+    }
+    if (team.lane() != 0) return;
+    largest[r] = shift;
+    log_sum[r] = sum;
+    write_nll(a, r, counts(a, r) ? (static_cast<float>(x[a.labels[r]]) - shift) - sum : 0.0f, all, parts);
   });
 }
 }  // namespace
 
-void cross_entropy(Queue queue, const float* logits, const Labels& a, float* log_probs, bool mean, float* loss, float* scale,
-                   double* parts) {
-  if (in_wide_rows(a.classes, logits, log_probs)) cross_entropy_rows<4>(queue, logits, a, log_probs, parts);
-  else cross_entropy_rows<1>(queue, logits, a, log_probs, parts);
+template <class T>
+void cross_entropy(Queue queue, const T* logits, const Labels& a, float* largest, float* log_sum, bool mean, float* loss,
+                   float* scale, double* parts) {
+  if (in_wide_rows(a.classes, logits)) cross_entropy_rows<4>(queue, logits, a, largest, log_sum, parts);
+  else cross_entropy_rows<1>(queue, logits, a, largest, log_sum, parts);
   finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
   report_bad_row(queue, a);
 }
@@ -88,13 +88,22 @@ void cross_entropy(Queue queue, const float* logits, const Labels& a, float* log
 void nll_loss(Queue queue, const float* log_probs, const Labels& labels, bool mean, float* loss, float* scale,
               double* parts) {
   const Labels a = labels;
-  rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) { nll_row<1>(team, log_probs, a, r, parts); });
+  rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
+    const float* p = log_probs + r * a.classes;
+    double all = 0.0;
+    if (a.label_smoothing > 0.0f) {
+      over_row<1>(team, a.classes, [&](int64_t, float v) { all += static_cast<double>(v); }, p);
+      all = team.sum(all);
+    }
+    if (team.lane() == 0) write_nll(a, r, counts(a, r) ? p[a.labels[r]] : 0.0f, all, parts);
+  });
   finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
   report_bad_row(queue, a);
 }
 
-void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const float* log_probs,
-                            const Labels& labels, float* dlogits) {
+template <class T>
+void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const T* logits, const float* largest,
+                            const float* log_sum, const Labels& labels, T* dlogits) {
   const Labels a = labels;
   const Divider classes(a.classes, a.rows * a.classes);
   elements(queue, a.rows * a.classes, [=] STEPPLAN_KERNEL(int64_t i) {
@@ -103,11 +112,19 @@ void cross_entropy_backward(Queue queue, const float* dloss, const float* scale,
     const float factor = counts(a, r) ? *dloss * *scale : 0.0f;
     const float uniform = a.label_smoothing / static_cast<float>(a.classes);
     // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
-    const float p = log_probs[i];
+    const float p = (static_cast<float>(logits[i]) - largest[r]) - log_sum[r];
     const float own = c == a.labels[r] ? math::expm1(p < -87.0f ? -87.0f : p) + a.label_smoothing : math::exp(p);
-    dlogits[i] = factor == 0.0f ? 0.0f : (own - uniform) * factor;
+    dlogits[i] = static_cast<T>(factor == 0.0f ? 0.0f : (own - uniform) * factor);
   });
 }
+
+#define STEPPLAN_CROSS_ENTROPY(T)                                                                                          \
+  template void cross_entropy<T>(Queue, const T*, const Labels&, float*, float*, bool, float*, float*, double*);           \
+  template void cross_entropy_backward<T>(Queue, const float*, const float*, const T*, const float*, const float*,         \
+                                          const Labels&, T*);
+STEPPLAN_CROSS_ENTROPY(float)
+STEPPLAN_CROSS_ENTROPY(bfloat16)
+#undef STEPPLAN_CROSS_ENTROPY
 
 void nll_loss_backward(Queue queue, const float* dloss, const float* scale, const Labels& labels, float* dx) {
   const Labels a = labels;
