@@ -38,6 +38,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": lambda x: torch.cat([F.glu(x), F.glu(x, 1)], 1),
     "softmax": lambda x: x.softmax(-1),
     "softmax_rows": lambda x: x.softmax(0),
+    "softmax_of_nothing": lambda x: x.masked_fill(x[:, :1] >= x[:, 0].max(), -inf).softmax(-1).nan_to_num(),
     "log_softmax": lambda x: F.log_softmax(x, dim=1),
     "arithmetic": lambda x: (2 * x + 1) / 3 - x * x + (1 - x) - 0.5,
     "rsub_alpha": lambda x: torch.rsub(x, x * x, alpha=2) + torch.add(x, 2, alpha=3) + torch.sub(x, x * x, alpha=0.5),
@@ -61,6 +62,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_function(name: str) -> None:
     agree(Function(FUNCTIONS[name]), torch.randn(4, 5))
 
@@ -187,6 +189,7 @@ NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         n.scatter_add(0, torch.tensor(0), n), n.index_add(0, torch.tensor([0]), n),
     ),
     "population": lambda n, row: grouped(*torch.var_mean(row, False), torch.std(row, False)),
+    "deviation_of_equals": lambda n, row: grouped(*torch.std_mean(0 * row), row.std()) * n,
     "narrow": lambda n, row: n * sum(torch.narrow_copy(row.detach(), 0, i, 2).prod() for i in (2, -3)),
     "norms": lambda n, row: sum((torch.linalg.vector_norm(row.relu(), p) for p in (0.5, 1.5, 3.5)), n),
     "norms_of_zeros": lambda n, row: sum((torch.linalg.vector_norm(0 * row, p) for p in (0.5, 1.5, 3.5, -1, -2.5)), n),
