@@ -22,6 +22,8 @@ def _resized(c: Context, x: str, size: Any, factors: Any, method: str, corners: 
     for extent, length, factor in zip(extents, out, factors, strict=True):
         if corners:
             scales.append((extent - 1) / (length - 1) if length > 1 else 0.0)
+        elif method == "linear" and extent == length:  # PyTorch copies such rows, whatever the factor was
+            scales.append(1.0)
         else:
             scales.append(1 / float(factor) if factor else extent / length)
     flat = len(extents) == 1
