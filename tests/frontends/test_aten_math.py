@@ -57,6 +57,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gamma": lambda x: torch.lgamma(2 * x) + torch.digamma(x.abs() + 0.5) + x * torch.polygamma(1, x.abs() + 1),
     "distances": lambda x: x * torch.pdist(x).sum() + torch.pdist(x, 1.0)[:4, None],
     "covariance": lambda x: x @ torch.cov(x.T) + x * torch.corrcoef(x.T).sum() + x[0].cov(correction=0),
+    "entropy": lambda x: torch.xlogy(x - x.detach(), x.abs() + 0.2) + torch.xlogy(x.relu(), x.relu()) + x.xlogy(2),
     "lerp": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.1),
 }  # fmt: skip
 
