@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "split": lambda x: torch.cat(list(x.split(4, 1))[::-1], 1),
     "split_sizes": lambda x: sum((p.sum(1, keepdim=True) for p in x.split([1, 2, 3], 1)), x),
     "nothing": lambda x: torch.cat((x[:, :6].exp(), x[:, 6:].sin().neg()), 1) + x[:0].sum(),
+    "assign_nothing": lambda x: (x.__setitem__((slice(None), slice(6, None)), x[:, 6:] + 1), x)[1],
     "split_nothing": lambda x: torch.cat([2 * p for p in x.split([2, 0, 4], 1)], 1),
     "masked_rows": lambda x: x.view(-1, 3, 2).index_put((x.view(-1, 3, 2)[..., 0] > 0,), x[0, :2]).flatten(1),
     "masked_whole": lambda x: x + x.argsort(1).index_put((x > 0,), torch.tensor(7)),
