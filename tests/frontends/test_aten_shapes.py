@@ -66,6 +66,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "written_into_whole": lambda x: x * written(x.argsort(1), 3 * x, 3 * x),
     "written_into_masks": lambda x: x * written(x > 0, x.argsort(1), 2 * x.relu()),
     "constants": lambda x: x * torch.linspace(0, 1, 6) + torch.tensor(2.0) - torch.tensor([[1.0] * 6]),
+    "constant_quotients": lambda x: x * torch.div(torch.arange(-3, 3), torch.tensor(2), rounding_mode="floor"),
     "scalar_types": lambda x: x * True + x * 2 + x.float() + x.to(x.dtype),
 }  # fmt: skip
 
