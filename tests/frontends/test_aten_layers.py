@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[list[nn.Module], int]] = {
     "norm": ([nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)], 4),
     "norm_options": ([nn.BatchNorm2d(3, eps=0.1, momentum=0.3), nn.Conv2d(3, 4, 3)], 4),
     "max_pool": ([nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2, 1, ceil_mode=True), nn.MaxPool2d(2, 1, dilation=2)], 4),
+    "pools_of_little": ([nn.Conv2d(3, 4, 8), nn.MaxPool2d(3, 2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True)], 4),
     "avg_pool": ([nn.Conv2d(3, 4, 3), nn.AvgPool2d(2, 2, 1), nn.AvgPool2d((2, 1), count_include_pad=False)], 4),
     "adaptive": ([nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d((3, 2)), nn.ReLU6()], 4),
     "adaptive_max": ([nn.Conv2d(3, 4, 2), nn.AdaptiveMaxPool2d((4, 1))], 4),
