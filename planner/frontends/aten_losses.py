@@ -122,6 +122,23 @@ def bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: 
     return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None) if reduction in _REDUCTIONS else each
 
 
+@lowers("binary_cross_entropy")
+def _bce_of_probabilities(c: Context, x: Any, target: Any, weight: Any, reduction: int) -> str:
+    """Logarithms are at least -100; the gradient is PyTorch's, (x - t) / max(x (1 - x), 1e-12). That of the logarithms
+    would be 0 / 0 where a probability is 0 or 1, as a sigmoid's is that has gone too far. So they are taken of what is
+    detached, and the gradient is that of a difference which is 0."""
+    x, target = c.floating(c.val(x)), c.floating(c.val(target))
+    fixed, given = c.op("detach", x), c.op("detach", target)
+    other, opposite = c.shift(c.op("neg", target), 1), c.op("neg", fixed)
+    likely, unlikely = (c.clamp(c.op(name, p), -100.0, None) for name, p in (("log", fixed), ("log1p", opposite)))
+    each = c.op("neg", c.op("add", c.op("mul", target, likely), c.op("mul", other, unlikely)))
+    spread = c.clamp(c.op("mul", fixed, c.shift(opposite, 1)), 1e-12, None)
+    slope = c.op("div", c.op("sub", fixed, given), spread)
+    each = c.op("add", each, c.op("mul", c.op("sub", x, fixed), slope))
+    each = each if weight is None else c.op("mul", each, c.val(weight))
+    return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None) if reduction in _REDUCTIONS else each
+
+
 @lowers("l1_loss")
 def _l1(c: Context, x: Any, target: Any, reduction: int) -> str:
     distance = c.op("abs", c.op("sub", c.val(x), c.val(target)))

@@ -58,12 +58,14 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "distances": lambda x: x * torch.pdist(x).sum() + torch.pdist(x, 1.0)[:4, None],
     "covariance": lambda x: x @ torch.cov(x.T) + x * torch.corrcoef(x.T).sum() + x[0].cov(correction=0),
     "entropy": lambda x: torch.xlogy(x - x.detach(), x.abs() + 0.2) + torch.xlogy(x.relu(), x.relu()) + x.xlogy(2),
+    "sure": lambda x: F.binary_cross_entropy((1e3 * x).sigmoid(), (x > 0.5).to(x.dtype), x.detach().exp()) * x,
+    "unsure": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid().square(), reduction="sum") * x,
     "lerp": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.1),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:(invalid value|divide by zero):RuntimeWarning")
 def test_function(name: str) -> None:
     agree(Function(FUNCTIONS[name]), torch.randn(4, 5))
 
