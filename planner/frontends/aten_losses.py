@@ -145,3 +145,23 @@ def _l1(c: Context, x: Any, target: Any, reduction: int) -> str:
     if reduction not in _REDUCTIONS:
         return distance
     return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", distance, None)
+
+
+@lowers("multilabel_margin_loss_forward")
+def _multilabel_margin(c: Context, x: str, target: Any, reduction: int) -> Any:
+    """What every other class lacks to the margin of every label, of which a row has those in front of its first -1.
+    (PyTorch's decomposition also counts class 0 for each place behind that.)"""
+    single = c.rank(x) == 1
+    x, target = (c.unsqueeze(v, 0) if single else v for v in (x, c.val(target)))
+    classes = c.shape(x)[1]
+    order = c.torch.arange(classes)
+    ended = c.matmul(c.compare("lt", target, 0), c.val((order[:, None] <= order).float()))
+    label = c.op("mul", c.compare("eq", c.unsqueeze(target, 2), order), c.compare("eq", c.unsqueeze(ended, 2), 0))
+    own = c.reduce("reduce_sum", c.op("mul", label, c.unsqueeze(x, 1)), [2], True)
+    lacking = c.op("relu", c.shift(c.op("sub", c.unsqueeze(x, 1), own), 1))
+    other = c.compare("eq", c.reduce("reduce_sum", label, [1], True), 0)
+    counts = c.op("mul", c.reduce("reduce_sum", label, [2], True), other)
+    each = c.scale(c.reduce("reduce_sum", c.op("mul", lacking, counts), [1, 2]), 1 / classes)
+    if reduction not in _REDUCTIONS:
+        return (c.reshape(each, ()) if single else each, None)
+    return (c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None), None)

@@ -12,6 +12,8 @@ from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
 from tests.frontends.torch_agreement import Function, agree
 
+LABELS = torch.tensor([[-1] * 6, [0, 3, -1, 5, 5, 2], [4, 4, 2, -1, -1, -1], [*range(6)]])
+"""Those of a row are in front of its first -1."""
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
@@ -60,6 +62,8 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "entropy": lambda x: torch.xlogy(x - x.detach(), x.abs() + 0.2) + torch.xlogy(x.relu(), x.relu()) + x.xlogy(2),
     "sure": lambda x: F.binary_cross_entropy((1e3 * x).sigmoid(), (x > 0.5).to(x.dtype), x.detach().exp()) * x,
     "unsure": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid().square(), reduction="sum") * x,
+    "margins": lambda x: x * F.multilabel_margin_loss(x, LABELS) + F.multilabel_margin_loss(x[0], LABELS[1]),
+    "margins_each": lambda x: x * F.multilabel_margin_loss(x, LABELS, reduction="none")[:, None],
     "lerp": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.1),
 }  # fmt: skip
 
