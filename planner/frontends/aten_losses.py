@@ -147,8 +147,8 @@ def _l1(c: Context, x: Any, target: Any, reduction: int) -> str:
     return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", distance, None)
 
 
-@lowers("multilabel_margin_loss_forward")
-def _multilabel_margin(c: Context, x: str, target: Any, reduction: int) -> Any:
+@lowers("multilabel_margin_loss")
+def _multilabel_margin(c: Context, x: str, target: Any, reduction: int) -> str:
     """What every other class lacks to the margin of every label, of which a row has those in front of its first -1.
     (PyTorch's decomposition also counts class 0 for each place behind that.)"""
     single = c.rank(x) == 1
@@ -163,5 +163,10 @@ def _multilabel_margin(c: Context, x: str, target: Any, reduction: int) -> Any:
     counts = c.op("mul", c.reduce("reduce_sum", label, [2], True), other)
     each = c.scale(c.reduce("reduce_sum", c.op("mul", lacking, counts), [1, 2]), 1 / classes)
     if reduction not in _REDUCTIONS:
-        return (c.reshape(each, ()) if single else each, None)
-    return (c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None), None)
+        return c.reshape(each, ()) if single else each
+    return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None)
+
+
+@lowers("multilabel_margin_loss_forward")
+def _multilabel_margin_forward(c: Context, *arguments: Any) -> Any:
+    return (_multilabel_margin(c, *arguments), None)

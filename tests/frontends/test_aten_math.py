@@ -63,7 +63,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sure": lambda x: F.binary_cross_entropy((1e3 * x).sigmoid(), (x > 0.5).to(x.dtype), x.detach().exp()) * x,
     "unsure": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid().square(), reduction="sum") * x,
     "margins": lambda x: x * F.multilabel_margin_loss(x, LABELS) + F.multilabel_margin_loss(x[0], LABELS[1]),
-    "margins_each": lambda x: x * F.multilabel_margin_loss(x, LABELS, reduction="none")[:, None],
+    "margins_each": lambda x: x.nan_to_num() * F.multilabel_margin_loss(x, LABELS, reduction="none")[:, None],
     "lerp": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.1),
 }  # fmt: skip
 
