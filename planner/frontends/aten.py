@@ -214,9 +214,9 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
     """Lower one call: constants are computed now, everything else through the table."""
     torch = context.torch
     bound = bind(node.target, arguments, keywords)
-    tensors = [a for a in _flat(bound) if isinstance(a, str) or context.is_constant(a)]
     random = torch.Tag.nondeterministic_seeded in node.target.tags
-    if not any(isinstance(t, str) for t in tensors) and not random:
+    # Some arguments are words: how a quotient is rounded, how to pad.
+    if not random and not any(isinstance(a, str) and a in context.b.values for a in _flat(bound)):
         with torch.no_grad():
             return node.target(*arguments, **keywords)
     handler = HANDLERS.get(packet(node.target))

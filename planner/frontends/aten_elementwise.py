@@ -102,6 +102,14 @@ def _hypot(c: Context, x: Any, y: Any) -> str:
     return c.root(c.op("add", c.op("square", c.val(x)), c.op("square", c.val(y))))
 
 
+@lowers("xlogy", "special_xlogy")
+def _xlogy(c: Context, x: Any, y: Any) -> str:
+    """x log y, which is 0 where x is, also where the logarithm is infinite."""
+    x, y = c.floating(x), c.floating(y)
+    shut = c.op("mul", c.compare("eq", x, 0), c.compare("le", y, 0))
+    return c.op("mul", x, c.op("log", c.where(shut, c.fill((), 1.0), y)))
+
+
 for _name, _base in (("log2", 2.0), ("log10", 10.0)):
     lowers(_name)(lambda c, x, base=_base: c.scale(c.op("log", x), 1 / log(base)))
 

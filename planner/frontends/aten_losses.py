@@ -122,9 +122,51 @@ def bce(c: Context, x: Any, target: Any, weight: Any, positive: Any, reduction: 
     return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None) if reduction in _REDUCTIONS else each
 
 
+@lowers("binary_cross_entropy")
+def _bce_of_probabilities(c: Context, x: Any, target: Any, weight: Any, reduction: int) -> str:
+    """Logarithms are at least -100; the gradient is PyTorch's, (x - t) / max(x (1 - x), 1e-12). That of the logarithms
+    would be 0 / 0 where a probability is 0 or 1, as a sigmoid's is that has gone too far. So they are taken of what is
+    detached, and the gradient is that of a difference which is 0."""
+    x, target = c.floating(c.val(x)), c.floating(c.val(target))
+    fixed, given = c.op("detach", x), c.op("detach", target)
+    other, opposite = c.shift(c.op("neg", target), 1), c.op("neg", fixed)
+    likely, unlikely = (c.clamp(c.op(name, p), -100.0, None) for name, p in (("log", fixed), ("log1p", opposite)))
+    each = c.op("neg", c.op("add", c.op("mul", target, likely), c.op("mul", other, unlikely)))
+    spread = c.clamp(c.op("mul", fixed, c.shift(opposite, 1)), 1e-12, None)
+    slope = c.op("div", c.op("sub", fixed, given), spread)
+    each = c.op("add", each, c.op("mul", c.op("sub", x, fixed), slope))
+    each = each if weight is None else c.op("mul", each, c.val(weight))
+    return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None) if reduction in _REDUCTIONS else each
+
+
 @lowers("l1_loss")
 def _l1(c: Context, x: Any, target: Any, reduction: int) -> str:
     distance = c.op("abs", c.op("sub", c.val(x), c.val(target)))
     if reduction not in _REDUCTIONS:
         return distance
     return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", distance, None)
+
+
+@lowers("multilabel_margin_loss")
+def _multilabel_margin(c: Context, x: str, target: Any, reduction: int) -> str:
+    """What every other class lacks to the margin of every label, of which a row has those in front of its first -1.
+    (PyTorch's decomposition also counts class 0 for each place behind that.)"""
+    single = c.rank(x) == 1
+    x, target = (c.unsqueeze(v, 0) if single else v for v in (x, c.val(target)))
+    classes = c.shape(x)[1]
+    order = c.torch.arange(classes)
+    ended = c.matmul(c.compare("lt", target, 0), c.val((order[:, None] <= order).float()))
+    label = c.op("mul", c.compare("eq", c.unsqueeze(target, 2), order), c.compare("eq", c.unsqueeze(ended, 2), 0))
+    own = c.reduce("reduce_sum", c.op("mul", label, c.unsqueeze(x, 1)), [2], True)
+    lacking = c.op("relu", c.shift(c.op("sub", c.unsqueeze(x, 1), own), 1))
+    other = c.compare("eq", c.reduce("reduce_sum", label, [1], True), 0)
+    counts = c.op("mul", c.reduce("reduce_sum", label, [2], True), other)
+    each = c.scale(c.reduce("reduce_sum", c.op("mul", lacking, counts), [1, 2]), 1 / classes)
+    if reduction not in _REDUCTIONS:
+        return c.reshape(each, ()) if single else each
+    return c.reduce(f"reduce_{_REDUCTIONS[reduction]}", each, None)
+
+
+@lowers("multilabel_margin_loss_forward")
+def _multilabel_margin_forward(c: Context, *arguments: Any) -> Any:
+    return (_multilabel_margin(c, *arguments), None)

@@ -5,7 +5,7 @@ from functools import reduce
 from math import inf, log
 from typing import Any
 
-from planner.frontends.aten import Context, Handler, lowers, require
+from planner.frontends.aten import Context, Handler, lowers, packet, require
 from planner.frontends.aten_elementwise import divided, whole_abs
 from planner.frontends.torch_versions import closes_at_bounds
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
@@ -309,13 +309,27 @@ def _is_weighed(c: Context) -> bool:
     return all(n.target in softmax and n.args[1] in (-1, len(n.meta["val"].shape) - 1) for n in c.node.users)
 
 
+_PRODUCTS = {"aten.matmul", "aten.bmm", "aten.mm"}
+_PASSING = {
+    *("aten.dropout", "aten.to", "aten._to_copy", "aten.clone", "aten.contiguous", "aten.view", "aten._unsafe_view"),
+    *("aten.reshape", "aten.expand", "aten.unsqueeze", "aten.squeeze", "aten.permute", "aten.transpose"),
+}
+
+
+def _is_multiplied(node: Any) -> bool:
+    """Whether products alone read the result, as they do attention's weights: what is not a number stays that."""
+    read = ((n, packet(n.target)) for n in node.users)
+    return all(name in _PRODUCTS or (name in _PASSING and _is_multiplied(n)) for n, name in read)
+
+
 @lowers("masked_fill")
 def _masked_fill(c: Context, x: Any, mask: Any, value: Any) -> str:
     if c.whole_result():
         return c.chosen_whole(c.truth(mask, 1), value, x)
     if c.is_constant(mask):
         return _where(c, mask, value, x)
-    if c.number(value) == -inf and _is_weighed(c):  # a finite number would let gradients through rows without others
+    # A finite number would let gradients through rows without others. This sum lets those through that are not numbers.
+    if c.number(value) == -inf and _is_weighed(c) and all(map(_is_multiplied, c.node.users)):
         return c.op("add", c.floating(x), c.where(c.floating(mask), c.val(value), c.fill((), 0.0)))
     return c.where(c.floating(mask), c.floating(value), c.floating(x))
 

@@ -56,6 +56,12 @@ def _var_mean(c: Context, x: str, axes: Any = None, correction: Any = None, keep
     return c.variance(x, axes, _correction(correction), keepdim)
 
 
+@lowers("std_mean")
+def _std_mean(c: Context, *arguments: Any) -> Any:
+    var, mean = _var_mean(c, *arguments)
+    return c.root(var), mean
+
+
 @lowers("_cdist_forward", "cdist")
 def _cdist(c: Context, a: Any, b: Any, order: float, mode: Any) -> str:
     """Distances of all rows of a from all rows of b."""

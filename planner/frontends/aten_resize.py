@@ -9,21 +9,24 @@ from planner.frontends.volumes import images_of, pixels_of, volume_of
 from planner.ops.interpolate import InterpolateAttrs
 
 
-def _resized(c: Context, x: str, size: Any, factors: Any, method: str, corners: bool) -> str:
+def _resized(
+    c: Context, x: str, size: Any, factors: Any, method: str, corners: bool, whole: tuple[int, ...] = ()
+) -> str:
     """size: the result's, or None where the factors say it. factors: PyTorch's scale factors, where given; None in
-    their place: what the sizes say."""
-    shape = c.shape(x)
-    extents = shape[2:]
+    their place: what the sizes say, as it is where the result has one of `whole` times the extent."""
+    extents = c.shape(x)[2:]
     if len(extents) == 3:
-        return _volume(c, x, size, factors, method, corners)
+        return _volume(c, x, size, factors, method, corners, whole)
     factors = list(factors) if factors is not None else [None] * len(extents)
     out = [int(s) for s in size] if size else [int(e * f) for e, f in zip(extents, factors, strict=True)]
     scales = []
     for extent, length, factor in zip(extents, out, factors, strict=True):
         if corners:
             scales.append((extent - 1) / (length - 1) if length > 1 else 0.0)
+        elif not factor or any(length == times * extent for times in whole):
+            scales.append(extent / length)
         else:
-            scales.append(1 / float(factor) if factor else extent / length)
+            scales.append(1 / float(factor))
     flat = len(extents) == 1
     image = c.unsqueeze(x, 2) if flat else x
     attrs = InterpolateAttrs.model_validate(
@@ -38,15 +41,16 @@ def _resized(c: Context, x: str, size: Any, factors: Any, method: str, corners: 
     return c.squeeze(y, [2]) if flat else y
 
 
-def _volume(c: Context, x: str, size: Any, factors: Any, method: str, corners: bool) -> str:
+def _volume(c: Context, x: str, size: Any, factors: Any, method: str, corners: bool, whole: tuple[int, ...]) -> str:
     """The images of all depths, then depths against pixels."""
     n, channels, *extents = c.shape(x)
     factors = list(factors) if factors is not None else [None] * 3
     size = size or [int(e * f) for e, f in zip(extents, factors, strict=True)]
-    y = volume_of(c, _resized(c, images_of(c, pixels_of(c, x)), size[1:], factors[1:], method, corners), n)
+    y = _resized(c, images_of(c, pixels_of(c, x)), size[1:], factors[1:], method, corners, whole)
+    y = volume_of(c, y, n)
     pixels = size[1] * size[2]
     y = c.reshape(y, (n, channels, extents[0], pixels))
-    y = _resized(c, y, [size[0], pixels], [factors[0], None], method, corners)
+    y = _resized(c, y, [size[0], pixels], [factors[0], None], method, corners, whole)
     return c.reshape(y, (n, channels, *size))
 
 
@@ -84,17 +88,17 @@ def _fold(c: Context, x: str, size: Any, kernel: Any, dilation: Any, padding: An
     return c.select(y, 0, 0) if single else y
 
 
-def _plain(method: str) -> Any:
+def _plain(method: str, whole: tuple[int, ...] = ()) -> Any:
     def handler(c: Context, x: str, size: Any, *factors: Any) -> str:
         """Overloads: (size, scales_h, scales_w) and vec's (size, scale_factors)."""
-        return _resized(c, x, size, _factors(c, x, factors), method, False)
+        return _resized(c, x, size, _factors(c, x, factors), method, False, whole)
 
     return handler
 
 
-def _smooth(method: str) -> Any:
+def _smooth(method: str, whole: tuple[int, ...] = ()) -> Any:
     def handler(c: Context, x: str, size: Any, corners: bool, *factors: Any) -> str:
-        return _resized(c, x, size, _factors(c, x, factors), method, bool(corners))
+        return _resized(c, x, size, _factors(c, x, factors), method, bool(corners), whole)
 
     return handler
 
@@ -105,7 +109,9 @@ def _factors(c: Context, x: str, given: tuple[Any, ...]) -> Any:
     return list(given)
 
 
-lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")(_plain("nearest"))
+# PyTorch passes over some factors: those that leave an axis its extent or double it, though not by all methods.
+lowers("upsample_nearest2d")(_plain("nearest", (1, 2)))
+lowers("upsample_nearest1d", "upsample_nearest3d")(_plain("nearest"))
 lowers("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")(_plain("nearest_exact"))
-lowers("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")(_smooth("linear"))
+lowers("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d")(_smooth("linear", (1,)))
 lowers("upsample_bicubic2d")(_smooth("cubic"))

@@ -148,6 +148,8 @@ def _slice(c: Context, x: str, axis: int = 0, start: Any = None, stop: Any = Non
 def _slice_scatter(
     c: Context, x: Any, source: Any, axis: int = 0, start: Any = None, stop: Any = None, step: int = 1
 ) -> str:
+    if 0 in c.shape_of(source):
+        return c.val(x)
     return _written(c, c.val(x), c.held(source, 1), axis, (start, stop, step))
 
 

@@ -53,6 +53,7 @@ class AvgPool2d(PoolForward):
             case((3, 70, 8, 8), kernel=(2, 2), stride=(2, 2)),
             case((1, 5, 10, 7), kernel=(3, 2), stride=(2, 3), padding=(1, 1, 1, 1), ceil_mode=True),
             case((1, 5, 10, 7), kernel=(3, 2), stride=(2, 3), padding=(1, 0, 0, 1), count_include_pad=False),
+            case((3, 5, 2, 1), kernel=(3, 2), stride=(2, 2), ceil_mode=True),
             case((1, 5, 1, 19), kernel=(1, 3), stride=(1, 2), padding=(0, 0, 1, 1)),
             case((2, 66, 1, 19), kernel=(1, 3), stride=(1, 4), padding=(0, 0, 0, 1), count_include_pad=False),
         )

@@ -65,6 +65,7 @@ class MaxPool2d(PoolForward):
             case((1, 5, 1, 19), kernel=(1, 3), stride=(1, 2), padding=(0, 0, 1, 1)),
             case((2, 66, 1, 19), kernel=(3, 3), stride=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 2)),
             case((6, 1, 90, 1), kernel=(40, 1), stride=(41, 1), ceil_mode=True),
+            case((3, 5, 2, 1), kernel=(3, 2), stride=(2, 2), ceil_mode=True),
         )
 
 

@@ -93,9 +93,10 @@ class Windows(NamedTuple):
 
 
 def pooled_size(extent: int, kernel: int, stride: int, pads: Pair, dilation: int, ceil_mode: bool) -> int:
-    """Number of windows along an axis. In ceil mode a window that would begin in the padding behind is dropped."""
+    """Number of windows along an axis. In ceil mode the last one may end behind all padding, also where it is the only
+    one; one that would begin in the padding behind is dropped."""
     free = extent + sum(pads) - dilation * (kernel - 1) - 1
-    if free < 0:
+    if free < 0 and not ceil_mode:
         return 0
     out = (free + (stride - 1 if ceil_mode else 0)) // stride + 1
     return out - 1 if ceil_mode and (out - 1) * stride >= extent + pads[0] else out

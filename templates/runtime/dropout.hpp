@@ -56,7 +56,7 @@ inline Words lane_numbers() {
 
 // words[4 j + w] = word w of counter first_group + j.
 inline void philox(const DropoutDraw& draw, int64_t first_group, uint32_t* words) {
-  using namespace dropout;
+  using dropout::lane_numbers, dropout::lanes, dropout::product, dropout::Words;
   const Words numbers = lane_numbers(), turns = numbers / 2 + numbers % 2 * lanes;  // one of each in turn
   for (int64_t j = 0; j < philox_groups; j += lanes) {
     Words c0 = numbers + static_cast<uint64_t>(first_group + j), c1 = c0 >> 32;

@@ -45,6 +45,7 @@ LAYERS: dict[str, tuple[list[nn.Module], int]] = {
     "norm": ([nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True)], 4),
     "norm_options": ([nn.BatchNorm2d(3, eps=0.1, momentum=0.3), nn.Conv2d(3, 4, 3)], 4),
     "max_pool": ([nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2, 1, ceil_mode=True), nn.MaxPool2d(2, 1, dilation=2)], 4),
+    "pools_of_little": ([nn.Conv2d(3, 4, 8), nn.MaxPool2d(3, 2, ceil_mode=True), nn.AvgPool2d(2, ceil_mode=True)], 4),
     "avg_pool": ([nn.Conv2d(3, 4, 3), nn.AvgPool2d(2, 2, 1), nn.AvgPool2d((2, 1), count_include_pad=False)], 4),
     "adaptive": ([nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d((3, 2)), nn.ReLU6()], 4),
     "adaptive_max": ([nn.Conv2d(3, 4, 2), nn.AdaptiveMaxPool2d((4, 1))], 4),
@@ -52,6 +53,9 @@ LAYERS: dict[str, tuple[list[nn.Module], int]] = {
     "group_norm_silu": ([nn.Conv2d(3, 4, 3), nn.GroupNorm(4, 4, affine=False), nn.SiLU()], 4),
     "instance_norm": ([nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True)], 4),
     "upsample": ([nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2), nn.Conv2d(4, 2, 3)], 2),
+    # 7 rows become 7.7, which are 7 again, and 7 pixels 14.35
+    "upsample_in_one": ([nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=(1.1, 1.5), mode="bilinear")], 4),
+    "upsample_roughly": ([nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=(1.1, 2.05))], 4),
     "shuffle": ([nn.Conv2d(3, 8, 3), nn.PixelShuffle(2), nn.Conv2d(2, 2, 3)], 2),
     "transposed": ([nn.Conv2d(3, 4, 3), nn.ConvTranspose2d(4, 6, 3, 2, 1, output_padding=1, groups=2)], 6),
     "transposed_plain": ([nn.ConvTranspose2d(3, 4, (2, 3), stride=(2, 1), bias=False, dilation=(1, 2))], 4),

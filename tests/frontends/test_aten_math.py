@@ -12,6 +12,8 @@ from planner.errors import UserError
 from planner.frontends.torch_export import capture_module
 from tests.frontends.torch_agreement import Function, agree
 
+LABELS = torch.tensor([[-1] * 6, [0, 3, -1, 5, 5, 2], [4, 4, 2, -1, -1, -1], [*range(6)]])
+"""Those of a row are in front of its first -1."""
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
@@ -38,6 +40,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": lambda x: torch.cat([F.glu(x), F.glu(x, 1)], 1),
     "softmax": lambda x: x.softmax(-1),
     "softmax_rows": lambda x: x.softmax(0),
+    "softmax_of_nothing": lambda x: x.masked_fill(x[:, :1] >= x[:, 0].max(), -inf).softmax(-1).nan_to_num(),
     "log_softmax": lambda x: F.log_softmax(x, dim=1),
     "arithmetic": lambda x: (2 * x + 1) / 3 - x * x + (1 - x) - 0.5,
     "rsub_alpha": lambda x: torch.rsub(x, x * x, alpha=2) + torch.add(x, 2, alpha=3) + torch.sub(x, x * x, alpha=0.5),
@@ -56,11 +59,17 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gamma": lambda x: torch.lgamma(2 * x) + torch.digamma(x.abs() + 0.5) + x * torch.polygamma(1, x.abs() + 1),
     "distances": lambda x: x * torch.pdist(x).sum() + torch.pdist(x, 1.0)[:4, None],
     "covariance": lambda x: x @ torch.cov(x.T) + x * torch.corrcoef(x.T).sum() + x[0].cov(correction=0),
+    "entropy": lambda x: torch.xlogy(x - x.detach(), x.abs() + 0.2) + torch.xlogy(x.relu(), x.relu()) + x.xlogy(2),
+    "sure": lambda x: F.binary_cross_entropy((1e3 * x).sigmoid(), (x > 0.5).to(x.dtype), x.detach().exp()) * x,
+    "unsure": lambda x: F.binary_cross_entropy(x.sigmoid(), x.sigmoid().square(), reduction="sum") * x,
+    "margins": lambda x: x * F.multilabel_margin_loss(x, LABELS) + F.multilabel_margin_loss(x[0], LABELS[1]),
+    "margins_each": lambda x: x.nan_to_num() * F.multilabel_margin_loss(x, LABELS, reduction="none")[:, None],
     "lerp": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcmul(x, x, x, value=0.1),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.filterwarnings("ignore:(invalid value|divide by zero):RuntimeWarning")
 def test_function(name: str) -> None:
     agree(Function(FUNCTIONS[name]), torch.randn(4, 5))
 
@@ -187,6 +196,7 @@ NUMBERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         n.scatter_add(0, torch.tensor(0), n), n.index_add(0, torch.tensor([0]), n),
     ),
     "population": lambda n, row: grouped(*torch.var_mean(row, False), torch.std(row, False)),
+    "deviation_of_equals": lambda n, row: grouped(*torch.std_mean(0 * row), row.std()) * n,
     "narrow": lambda n, row: n * sum(torch.narrow_copy(row.detach(), 0, i, 2).prod() for i in (2, -3)),
     "norms": lambda n, row: sum((torch.linalg.vector_norm(row.relu(), p) for p in (0.5, 1.5, 3.5)), n),
     "norms_of_zeros": lambda n, row: sum((torch.linalg.vector_norm(0 * row, p) for p in (0.5, 1.5, 3.5, -1, -2.5)), n),

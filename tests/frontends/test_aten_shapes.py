@@ -35,6 +35,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "split": lambda x: torch.cat(list(x.split(4, 1))[::-1], 1),
     "split_sizes": lambda x: sum((p.sum(1, keepdim=True) for p in x.split([1, 2, 3], 1)), x),
     "nothing": lambda x: torch.cat((x[:, :6].exp(), x[:, 6:].sin().neg()), 1) + x[:0].sum(),
+    "assign_nothing": lambda x: (x.__setitem__((slice(None), slice(6, None)), x[:, 6:] + 1), x)[1],
     "split_nothing": lambda x: torch.cat([2 * p for p in x.split([2, 0, 4], 1)], 1),
     "masked_rows": lambda x: x.view(-1, 3, 2).index_put((x.view(-1, 3, 2)[..., 0] > 0,), x[0, :2]).flatten(1),
     "masked_whole": lambda x: x + x.argsort(1).index_put((x > 0,), torch.tensor(7)),
@@ -65,6 +66,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "written_into_whole": lambda x: x * written(x.argsort(1), 3 * x, 3 * x),
     "written_into_masks": lambda x: x * written(x > 0, x.argsort(1), 2 * x.relu()),
     "constants": lambda x: x * torch.linspace(0, 1, 6) + torch.tensor(2.0) - torch.tensor([[1.0] * 6]),
+    "constant_quotients": lambda x: x * torch.div(torch.arange(-3, 3), torch.tensor(2), rounding_mode="floor"),
     "scalar_types": lambda x: x * True + x * 2 + x.float() + x.to(x.dtype),
 }  # fmt: skip
 
