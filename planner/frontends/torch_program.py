@@ -12,7 +12,7 @@ from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_asked import asked_numbers
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_branches import branches
-from planner.frontends.torch_buffers import join_buffers
+from planner.frontends.torch_buffers import hold_frozen, join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_choices import Choices
 from planner.frontends.torch_data import detached_data
@@ -80,6 +80,7 @@ def export(
     with mended(torch), warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
+        hold_frozen(program)
         join_buffers(program)
         _keep_buffers(program)
         hidden = hidden_write(program, "model." if module is not original else "")

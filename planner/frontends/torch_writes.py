@@ -66,6 +66,11 @@ def buffers_without_gradient(program: Any) -> set[Any]:
     return {n for n, p in places.items() if p.root.name in given and p.root not in trained}
 
 
+def written_tensors(program: Any) -> set[Any]:
+    """The nodes that make the tensors to which the program writes. `program`: as above."""
+    return _Walk(program).written
+
+
 def views_of_buffers(program: Any) -> list[Any]:
     """The nodes that detach such buffers; and those in blocks without gradients, which detach nothing."""
     found, root = buffers_without_gradient(program), program.graph_module
@@ -116,6 +121,16 @@ def changing(nodes: Iterable[Any]) -> Iterator[Any]:
                 open_.append(user)
             if node in _moved(user):
                 yield user
+
+
+def is_made(node: Any) -> bool:
+    """Whether an operator makes its result anew: it lies in none of its operands, and no constant."""
+    return node.op == "call_function" and not any(returned for _, returned, _ in _aliases(node))
+
+
+def views_of(node: Any) -> dict[Any, int]:
+    """What lies where a tensor does, by operators -> how many have read each so far."""
+    return {view: len(view.users) for view in _alike(node) - {node}}
 
 
 def is_torn(choice: Any) -> bool:
@@ -181,6 +196,11 @@ class _Walk:
                 self.places[node] = Place(node, None, trained.get(node.name, False))
             else:
                 self._visit(node, self.places, gradients=True)
+
+    @property
+    def written(self) -> set[Any]:
+        """The roots of all writes."""
+        return set(self._changes)
 
     def read_otherwise(self, write: Write) -> bool:
         """Whether somebody reads what was written to later, and not through the same detached view."""
