@@ -27,6 +27,7 @@ from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_picked import picked_rows
 from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
+from planner.frontends.torch_selected import selected_rows
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_surroundings import surroundings
 from planner.frontends.torch_transforms import traced_transforms
@@ -201,6 +202,7 @@ def _recorded(
             again.choices.computed(torch, module, written),
             known_numbers(torch, module, prefix),
             asked_numbers(torch, module, written, again.among) as asked,
+            selected_rows(torch, module),
             picked_rows(torch, module),
             numbers(torch, module, original) as fixed,
             assignments(torch, module, prefix) as assigned,

@@ -130,30 +130,31 @@ def is_made(node: Any) -> bool:
 
 def views_of(node: Any) -> dict[Any, int]:
     """What lies where a tensor does, by operators -> how many have read each so far."""
-    return {view: len(view.users) for view in _alike(node) - {node}}
+    return {view: len(view.users) for view in alike(node) - {node}}
 
 
-def is_torn(choice: Any) -> bool:
-    """Whether it matters that a choice (`where`) is a tensor of its own, and not one of those that it is chosen from:
-    one is written to, and the other read later, or what a module or its caller holds is written to."""
+def is_torn(choice: Any, sources: Iterable[Any] | None = None, held: bool = True) -> bool:
+    """Whether it matters that a choice (`where`, or another of `sources`) is a tensor of its own, and not one of those
+    that it is chosen from: one is written to, and the other read later, or what a module or its caller holds is written
+    to. `held`: whether it is asked about that as well."""
     place = {node: i for i, node in enumerate(choice.graph.nodes)}
-    own, later = _alike(choice), [place[n] for n in changing([choice]) if place[n] > place[choice]]
+    own, later = alike(choice), [place[n] for n in changing([choice]) if place[n] > place[choice]]
 
     def read(nodes: set[Any], behind: int) -> bool:
         return any(place[user] > behind for node in nodes for user in node.users)
 
-    for source in choice.args[1:3]:
-        alike = _alike(source)
-        held = any(n.op in ("placeholder", "get_attr") for n in alike)
-        if later and (held or read(alike, min(later))):
+    for source in choice.args[1:3] if sources is None else sources:
+        lies = alike(source)
+        others = held and any(n.op in ("placeholder", "get_attr") for n in lies)
+        if later and (others or read(lies, min(later))):
             return True
-        written = [place[n] for n in changing(alike) if place[n] > place[choice]]
+        written = [place[n] for n in changing(lies) if place[n] > place[choice]]
         if written and read(own, min(written)):
             return True
     return False
 
 
-def _alike(node: Any) -> set[Any]:
+def alike(node: Any) -> set[Any]:
     """What lies where it does."""
     seen, open_ = set[Any](), [node]
     while open_:
