@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from planner.errors import UserError
 from planner.frontends.torch_alike import node_of
-from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_assignments import ONCE, forward_through
 from planner.frontends.torch_places import here
 from planner.frontends.torch_writes import is_changed, is_made, views_of
 
@@ -23,7 +23,7 @@ class _Replaced(NamedTuple):
 
 
 def _refused(place: str) -> UserError:
-    fix = "write to a buffer, buffer.copy_(new) under torch.no_grad(), or make a new tensor"
+    fix = f"write to a buffer, buffer.copy_(new) under torch.no_grad(); {ONCE}, if it does so in its first step alone"
     return UserError("SP1020", f"the module assigns to .data of a tensor{place}", fix)
 
 

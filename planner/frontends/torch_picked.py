@@ -20,6 +20,7 @@ from planner.errors import UserError
 from planner.frontends.torch_alike import is_recorded
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_figures import Figure
+from planner.frontends.torch_one_hot import chosen, is_one_hot
 from planner.frontends.torch_picked_across import across, batch_norm
 from planner.frontends.torch_picked_functions import (
     ADDING,
@@ -76,6 +77,8 @@ def _mode(torch: Any) -> Any:
             if not (args and isinstance(args[0], torch.Tensor)):
                 return picks[0].call(function, args, kwargs) if picks else function(*args, **kwargs)
             if name == "masked_select" and len(args) == 2 and not picks:
+                if args[0].shape == args[1].shape and is_one_hot(torch, args[1]):
+                    return chosen(torch, args[0], args[1], 0)
                 x, mask = torch.broadcast_tensors(*args)
                 return Picked.of(Mask(torch, mask), x.reshape(-1), 0)
             if not picks and (name in ("nonzero", "argwhere") or (name == "where" and len(args) == 1)):
@@ -87,6 +90,8 @@ def _mode(torch: Any) -> Any:
                 masks, cut = [i for i in listed if is_mask(torch, i)], any(is_cut(torch, i) for i in listed)
                 alone = bool(masks) and all(i is masks[0] or is_whole(i) for i in listed)
                 known = name == "__setitem__" and not picks and alone
+                if known and torch.is_tensor(args[2]) and args[2].numel() > 1:
+                    known = not is_one_hot(torch, masks[0])
                 if (masks or picks or cut) and not known:
                     return _indexed(torch, name, function, args)
                 return function(*args, **kwargs)
