@@ -118,7 +118,7 @@ class Indices:
             mask, basic, axis = alone
             view = x[basic] if not all(map(is_whole, basic)) else x
             self._require_shape(mask, view, axis)
-            if torch.is_tensor(value) and is_one_hot(torch, mask):
+            if isinstance(value, torch.Tensor) and is_one_hot(torch, mask):
                 put(torch, view, mask, axis, value)
                 return
             _put_where(self._picked, view, Mask(torch, mask), tuple(mask.shape), axis, value)
