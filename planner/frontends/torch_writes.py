@@ -315,7 +315,8 @@ def _differentiable(node: Any) -> bool:
 
 
 def _aliases(node: Any) -> Iterator[tuple[Any, bool, bool]]:
-    """Every argument that the result lies in, or that is written to: (argument, lies there, is written to)."""
+    """Every argument, of a list every part, that the result lies in, or that is written to: (argument, lies there, is
+    written to)."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return
@@ -323,5 +324,6 @@ def _aliases(node: Any) -> Iterator[tuple[Any, bool, bool]]:
     given: Mapping[str, Any] = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
     for argument in schema.arguments:
         if argument.alias_info is not None and argument.name in given:
-            names = argument.alias_info.before_set
-            yield given[argument.name], bool(returned & set(names)), argument.alias_info.is_write
+            names, parts = argument.alias_info.before_set, given[argument.name]
+            for part in parts if isinstance(parts, list | tuple) else (parts,):
+                yield part, bool(returned & set(names)), argument.alias_info.is_write

@@ -251,7 +251,14 @@ def follow_anew(theirs: nn.Parameter, own: nn.Parameter) -> None:
     theirs.data = theirs.data * 0.9 + own.data * 0.1
 
 
-@pytest.mark.parametrize("follow", [follow_in_place, follow_by_data, follow_anew])
+def follow_in_lists(theirs: nn.Parameter, own: nn.Parameter) -> None:
+    """As lightly's update_momentum does."""
+    with torch.no_grad():
+        torch._foreach_mul_([theirs], 0.9)
+        torch._foreach_add_([theirs], [own], alpha=0.1)
+
+
+@pytest.mark.parametrize("follow", [follow_in_place, follow_by_data, follow_anew, follow_in_lists])
 def test_parameters_that_are_not_trained_may_change(follow: Callable[[nn.Parameter, nn.Parameter], None]) -> None:
     torch.manual_seed(3)
     module = Teacher(follow)
