@@ -51,6 +51,7 @@ def _clamp(c: Context, x: str, low: Any, high: Any) -> str:
     if c.whole_result():
         x = x if low is None else c.larger(x, low)
         return x if high is None else c.larger(x, high, -1)
+    x = c.floating(x)  # whole numbers between bounds that are none
     closes, bounds = closes_at_bounds(c.torch), [b for b in (low, high) if b is not None]
     if all(c.number(b) is not None and not (closes and c.is_constant(b)) for b in bounds):
         bounded = c.clamp if closes else c.clip
@@ -66,7 +67,6 @@ def _clamp(c: Context, x: str, low: Any, high: Any) -> str:
 
 def _between(c: Context, x: str, low: Any, high: Any) -> str:
     """Its gradient passes at the bounds."""
-    x = c.floating(x)
     x = x if low is None else c.where(c.compare("lt", x, low), c.floating(low), x)
     return x if high is None else c.where(c.compare("gt", x, high), c.floating(high), x)
 

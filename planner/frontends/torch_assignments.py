@@ -21,6 +21,8 @@ from planner.frontends.torch_left import Left, generators, is_same, kept, read_c
 from planner.frontends.torch_slots import Slots, put
 from planner.frontends.torch_writes import reads_contents
 
+ONCE = "or call the module once before it is captured"
+
 
 class Assigned:
     """What forward did to attributes. `left`: what it left where there was nothing, of which the next pass may make
@@ -113,9 +115,8 @@ def require_kept(program: Any, replaced: dict[str, Any], prefix: str) -> None:
 
 def not_saved(buffer: str) -> UserError:
     problem = f"the module writes to its buffer {buffer!r} in forward, but does not save it with its state"
-    return UserError(
-        "SP1020", problem, "register it without persistent=False: it is part of what training goes on from"
-    )
+    fix = "register it without persistent=False: it is part of what training goes on from"
+    return UserError("SP1020", problem, f"{fix}; {ONCE}, if that alone fills it")
 
 
 def _contents(name: str, old: Any, new: Any) -> Any:

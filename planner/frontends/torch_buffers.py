@@ -1,14 +1,17 @@
 """What a module's forward may change: running statistics, which batch norms move by themselves, and saved buffers of
-floats (the vectors of spectral norms, moving averages), which have their new contents when a step is over.
+floats (the vectors of spectral norms, moving averages), which have their new contents when a step is over. So have
+parameters that are not trained, as moving averages of those that are.
 """
 
 import operator
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from planner.errors import UserError
 from planner.frontends.aten import Context, dtype_error
 from planner.frontends.torch_assignments import not_saved
+from planner.frontends.torch_writes import written_tensors
 from planner.ops.scalar import ScalarAttrs
 
 COUNTER = "num_batches_tracked"
@@ -20,6 +23,24 @@ def changed_buffers(program: Any) -> dict[str, Any]:
     functional."""
     nodes = {n.name: n for n in program.graph.nodes}
     return {s.target: nodes[s.arg.name] for s in _mutations(program) if not _is_statistic(nodes[s.arg.name], s.target)}
+
+
+def hold_frozen(program: Any) -> None:
+    """A parameter that is not trained and that forward writes to, as a teacher's that follows its student, is a buffer
+    from here on. `program`: as exported, not functional."""
+    signature, nodes = program.graph_signature, {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    frozen = {
+        i: s
+        for i, s in enumerate(signature.input_specs)
+        if s.kind.name == "PARAMETER" and not program.state_dict[s.target].requires_grad
+    }
+    written = written_tensors(program) if frozen else set()
+    plain: dict[int, Any] = {}
+    for i, spec in frozen.items():
+        if nodes[spec.arg.name] in written:
+            signature.input_specs[i] = replace(spec, kind=type(spec.kind).BUFFER, persistent=True)
+            parameter = program.state_dict[spec.target]
+            program.state_dict[spec.target] = plain.setdefault(id(parameter), parameter.detach())
 
 
 def join_buffers(program: Any) -> None:
@@ -71,7 +92,7 @@ def require_changeable(
     the module's state; `never`: the way out where no buffer may change at all."""
     for spec in program.graph_signature.output_specs:
         if spec.kind.name == "PARAMETER_MUTATION":
-            fix = "the optimizer alone changes parameters: compute what is used from them, as weight_norm does"
+            fix = "the optimizer alone changes what is trained: compute what is used from it, as weight_norm does"
             raise UserError("SP1020", f"the module writes to its parameter {plain(spec.target)!r}", fix)
         if spec.kind.name == "USER_INPUT_MUTATION":
             raise UserError("SP1020", f"the module writes to its input {spec.target!r}", "work on a copy")
@@ -79,14 +100,15 @@ def require_changeable(
         fix = "count in a buffer of float32: executors count for batch norms, but steps do not see it"
         raise UserError("SP1020", f"the module reads {name!r}, which a batch norm changes in forward", fix)
     for name in map(plain, changed_buffers(program)):
-        problem, dtype = f"the module writes to its buffer {name!r} in forward", buffers[name].dtype
+        kind, dtype = "parameter" if isinstance(buffers[name], torch.nn.Parameter) else "buffer", buffers[name].dtype
+        problem = f"the module writes to its {kind} {name!r} in forward"
         if never:
             raise UserError("SP1020", problem, never)
         if name not in saved:
             raise not_saved(name)
         if dtype is not torch.float32:
             if dtype.is_floating_point:
-                raise dtype_error(f"buffer {name!r}", dtype)  # statistics that are converted, often
+                raise dtype_error(f"{kind} {name!r}", dtype)  # statistics that are converted, often
             fix = "keep a buffer of float32, or count outside of the module"
             raise UserError("SP1020", f"{problem}, which holds {str(dtype).removeprefix('torch.')}", fix)
 

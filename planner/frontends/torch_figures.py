@@ -57,6 +57,8 @@ class Figure:
         name, given = getattr(function, "__name__", ""), dict(kwargs or {})
         if name in _FILLED:
             return _filled(torch, name, args, given)
+        if name == "roll":
+            return _rolled(torch, *args, **given)
         if "alpha" in given:  # of sums and differences
             args = (args[0], args[1] * given.pop("alpha"), *args[2:])
         plain = torch.utils._pytree.tree_map(lambda x: x.tensor if isinstance(x, Figure) else x, (args, given))
@@ -157,3 +159,14 @@ def _filled(torch: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     value = next(x for x in given if isinstance(x, Figure)).tensor
     size = like.shape if name == "full_like" else next(x for x in given if isinstance(x, tuple | list))
     return value.to(kwargs.get("dtype") or (value if name == "full" else like).dtype).expand(tuple(size)).clone()
+
+
+def _rolled(torch: Any, x: Any, shifts: Any, dims: Any = ()) -> Any:
+    """As roll does by numbers: the rows that are so many before each."""
+    shifts, dims = (tuple(g) if isinstance(g, tuple | list) else (g,) for g in (shifts, () if dims is None else dims))
+    if not dims:
+        return _rolled(torch, x.reshape(-1), shifts, 0).reshape(x.shape)
+    for shift, axis in zip(shifts, dims, strict=True):
+        places = torch.arange(x.shape[axis]) - (shift.tensor if isinstance(shift, Figure) else shift)
+        x = x.index_select(axis, places % x.shape[axis])
+    return x

@@ -235,7 +235,9 @@ class _Known:
     def _picking(self, name: str, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
         """The call with whole numbers in place of known masks and of tensors of one number."""
         torch = self._torch
-        if name == "__getitem__" or (name == "__setitem__" and torch.is_tensor(args[2]) and args[2].numel() > 1):
+        if name == "__getitem__" or (
+            name == "__setitem__" and isinstance(args[2], torch.Tensor) and args[2].numel() > 1
+        ):
             found = [whole for index in _indices(args) for whole in self._whole(index)]
             return function, (args[0], tuple(found), *args[2:]), kwargs
         mask = self._look_up(args[1]) if name == "masked_select" and len(args) == 2 else None

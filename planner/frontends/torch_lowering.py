@@ -155,11 +155,11 @@ class Lowering:
         if self.loss == CALLERS:
             never = "capture the module with its loss: buffers change at a step's end, and the caller's is not known"
         saved = self.module.state_dict()
-        require_changeable(self.torch, program, self._plain, self._tensors("named_buffers"), saved, never)
+        require_changeable(self.torch, program, self._plain, self._buffers(), saved, never)
 
     def carry_buffers(self, program: Any) -> None:
         """What a lowered program leaves in buffers, they have when a step is over."""
-        buffers = self._tensors("named_buffers")
+        buffers = self._buffers()
         for target, node in changed_buffers(program).items():
             self.context.name = f"{self._plain(target)}.next"
             carry(self.context, buffers[self._plain(target)], self.values[node])
@@ -173,7 +173,7 @@ class Lowering:
         return name if part == "model" else loss_prefix(self.module) + name
 
     def _placeholders(self, program: Any) -> None:
-        parameters, buffers = self._tensors("named_parameters"), self._tensors("named_buffers")
+        parameters, buffers = self._tensors("named_parameters"), self._buffers()
         self.context.aliases = _tied(parameters) | _tied(buffers)
         self.context.saved = frozenset(self.module.state_dict())
         self.context.carried |= {id(buffers[self._plain(target)]) for target in changed_buffers(program)}
@@ -185,6 +185,9 @@ class Lowering:
             if kind == "PARAMETER":
                 name, tensor = self._plain(spec.target), parameters[self._plain(spec.target)]
                 name = next(n for n, t in parameters.items() if t is tensor)  # tied: the first name
+                if id(tensor) in self.context.carried:  # training writes to it
+                    self.values[node] = self.context.state(tensor)
+                    continue
                 if id(tensor) not in first:
                     first[id(tensor)] = self._parameter(name, tensor)
                 found = first[id(tensor)]
@@ -200,6 +203,11 @@ class Lowering:
                 self.values[node] = self._input(node, spec)
             elif node is not None:  # tokens, which order what has side effects
                 self.values[node] = None
+
+    def _buffers(self) -> dict[str, Any]:
+        """With parameters that are not trained, which are buffers where forward writes to them."""
+        frozen = {n: p for n, p in self._tensors("named_parameters").items() if not p.requires_grad}
+        return self._tensors("named_buffers") | frozen
 
     def _tensors(self, method: str) -> dict[str, Any]:
         found = dict(getattr(self.module, method)(remove_duplicate=False))

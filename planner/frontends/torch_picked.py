@@ -20,6 +20,7 @@ from planner.errors import UserError
 from planner.frontends.torch_alike import is_recorded
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_figures import Figure
+from planner.frontends.torch_one_hot import chosen, is_one_hot
 from planner.frontends.torch_picked_across import across, batch_norm
 from planner.frontends.torch_picked_functions import (
     ADDING,
@@ -34,7 +35,7 @@ from planner.frontends.torch_picked_functions import (
 )
 from planner.frontends.torch_picked_indices import Indices, added, coordinates, is_cut, is_mask, is_whole, top
 from planner.frontends.torch_picked_losses import LOSSES, loss
-from planner.frontends.torch_picked_masks import Count, Mask, Rows, factories, lengths, refused
+from planner.frontends.torch_picked_masks import Count, Mask, Rows, asked_of_rows, factories, refused
 from planner.frontends.torch_picked_shapes import reshaped
 from planner.frontends.torch_places import calling_line
 from planner.frontends.torch_stand_ins import in_place_of
@@ -54,7 +55,7 @@ def picked_rows(torch: Any, module: Any) -> Iterator[None]:
     def watched(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
         import torch._decomp.decompositions_for_jvp  # it compiles calls of what gets stand-ins here
 
-        with _mode(torch), in_place_of(factories(torch, made) | lengths()):
+        with _mode(torch), in_place_of(factories(torch, made) | asked_of_rows(torch)):
             result = forward(*inputs, **named)
         for part in torch.utils._pytree.tree_leaves(result):
             if isinstance(part, Picked):
@@ -76,6 +77,8 @@ def _mode(torch: Any) -> Any:
             if not (args and isinstance(args[0], torch.Tensor)):
                 return picks[0].call(function, args, kwargs) if picks else function(*args, **kwargs)
             if name == "masked_select" and len(args) == 2 and not picks:
+                if args[0].shape == args[1].shape and is_one_hot(torch, args[1]):
+                    return chosen(torch, args[0], args[1], 0)
                 x, mask = torch.broadcast_tensors(*args)
                 return Picked.of(Mask(torch, mask), x.reshape(-1), 0)
             if not picks and (name in ("nonzero", "argwhere") or (name == "where" and len(args) == 1)):
@@ -87,6 +90,8 @@ def _mode(torch: Any) -> Any:
                 masks, cut = [i for i in listed if is_mask(torch, i)], any(is_cut(torch, i) for i in listed)
                 alone = bool(masks) and all(i is masks[0] or is_whole(i) for i in listed)
                 known = name == "__setitem__" and not picks and alone
+                if known and isinstance(args[2], torch.Tensor) and args[2].numel() > 1:
+                    known = not is_one_hot(torch, masks[0])
                 if (masks or picks or cut) and not known:
                     return _indexed(torch, name, function, args)
                 return function(*args, **kwargs)
@@ -265,7 +270,7 @@ class Picked(Rows):
             if x.axis + rank != x.rows.dim() or x.axis:
                 raise self.refuse(f"{name} of rows with different numbers of axes")
             return x.rows
-        if self.torch.is_tensor(x) and x.dim() >= rank and x.shape[-rank] != 1:
+        if isinstance(x, self.torch.Tensor) and x.dim() >= rank and x.shape[-rank] != 1:
             raise self.refuse(f"{name} with a tensor of shape {tuple(x.shape)}")
         return x
 
@@ -286,7 +291,7 @@ class Picked(Rows):
                 return torch.empty((), dtype=x.tensor.dtype, device="meta")
             if isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu"):
                 return "meta"
-            return torch.empty(x.shape, dtype=x.dtype, device="meta") if torch.is_tensor(x) else x
+            return torch.empty(x.shape, dtype=x.dtype, device="meta") if isinstance(x, torch.Tensor) else x
 
         try:
             apart = (_disable_current_modes(), no_python_dispatcher(), torch._C.DisableTorchFunction())
@@ -294,7 +299,7 @@ class Picked(Rows):
                 given = tree.tree_map(shape, (args, kwargs))
                 found = function(*given[0], **given[1])
         except Exception as error:
-            plain = [tuple(x.shape) for x in (*args, *kwargs.values()) if torch.is_tensor(x)]
+            plain = [tuple(x.shape) for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
             beside = f" with a tensor of shape {plain[0]}" if plain else ""
             several = sum(isinstance(x, Picked) for x in (*args, *kwargs.values())) > 1
             axes = " of rows with different numbers of axes" if several and not plain else ""

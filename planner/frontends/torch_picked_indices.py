@@ -5,6 +5,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from planner.frontends.torch_figures import Figure
+from planner.frontends.torch_one_hot import chosen, is_one_hot, put
 from planner.frontends.torch_picked_masks import Mask, refused
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ class Indices:
             mask, basic, axis = alone
             view = function(x, basic)
             self._require_shape(mask, view, axis)
+            if is_one_hot(torch, mask):
+                return chosen(torch, view, mask, axis)
             flat = view.reshape(*view.shape[:axis], mask.numel(), *view.shape[axis + mask.dim() :])
             return self._picked.of(Mask(torch, mask), flat, axis)
         entries = self._as_places()
@@ -115,6 +118,9 @@ class Indices:
             mask, basic, axis = alone
             view = x[basic] if not all(map(is_whole, basic)) else x
             self._require_shape(mask, view, axis)
+            if isinstance(value, torch.Tensor) and is_one_hot(torch, mask):
+                put(torch, view, mask, axis, value)
+                return
             _put_where(self._picked, view, Mask(torch, mask), tuple(mask.shape), axis, value)
         else:
             self._put_at(x, self._as_places(), value)

@@ -156,7 +156,11 @@ def factories(torch: Any, made: Callable[[Any, Mask, int], Any]) -> dict[tuple[A
     return {place: of(*place) for place in places}
 
 
-def lengths() -> dict[tuple[Any, str], Any]:
-    """Python's len, with one in its place that returns a Count of rows."""
-    length = len
-    return {(builtins, "len"): lambda x: x.numbered() if isinstance(x, Rows) else length(x)}
+def asked_of_rows(torch: Any) -> dict[tuple[Any, str], Any]:
+    """Functions that are asked what rows are, with others in their places: Python's len, which returns a Count of them,
+    and torch.is_tensor."""
+    length, is_tensor = len, torch.is_tensor
+    return {
+        (builtins, "len"): lambda x: x.numbered() if isinstance(x, Rows) else length(x),
+        (torch, "is_tensor"): lambda x: isinstance(x, Rows) or is_tensor(x),
+    }

@@ -12,7 +12,7 @@ from planner.frontends.aten import HANDLERS, packet
 from planner.frontends.torch_asked import asked_numbers
 from planner.frontends.torch_assignments import assignments, require_kept
 from planner.frontends.torch_branches import branches
-from planner.frontends.torch_buffers import join_buffers
+from planner.frontends.torch_buffers import hold_frozen, join_buffers
 from planner.frontends.torch_checks import unvalidated
 from planner.frontends.torch_choices import Choices
 from planner.frontends.torch_data import detached_data
@@ -27,6 +27,7 @@ from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_picked import picked_rows
 from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
+from planner.frontends.torch_selected import selected_rows
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_surroundings import surroundings
 from planner.frontends.torch_transforms import traced_transforms
@@ -80,6 +81,7 @@ def export(
     with mended(torch), warnings.catch_warnings(), _mode(original, training), _quiet():
         warnings.simplefilter("ignore")
         _refuse_dynamic(program)
+        hold_frozen(program)
         join_buffers(program)
         _keep_buffers(program)
         hidden = hidden_write(program, "model." if module is not original else "")
@@ -200,6 +202,7 @@ def _recorded(
             again.choices.computed(torch, module, written),
             known_numbers(torch, module, prefix),
             asked_numbers(torch, module, written, again.among) as asked,
+            selected_rows(torch, module),
             picked_rows(torch, module),
             numbers(torch, module, original) as fixed,
             assignments(torch, module, prefix) as assigned,

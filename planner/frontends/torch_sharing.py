@@ -14,7 +14,8 @@ def require_apart(torch: Any, module: Any, program: Any) -> None:
     the module."""
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     written = {id(p) for p in parameters.values() if p.requires_grad}
-    written |= {id(buffers[n]) for n in (*changed_buffers(program), *moving_statistics(program)) if n in buffers}
+    held = parameters | buffers
+    written |= {id(held[n]) for n in (*changed_buffers(program), *moving_statistics(program)) if n in held}
     tensors = {n: t for n, t in program.constants.items() if isinstance(t, torch.Tensor)} | parameters | buffers
     unique = {id(t): _Held(n.removeprefix("model."), t) for n, t in tensors.items()}
     for first, second in _overlapping(torch, list(unique.values())):

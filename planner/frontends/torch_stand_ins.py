@@ -14,7 +14,8 @@ def stand_ins(torch: Any) -> Iterator[None]:
     `stepplan::circular_pad`, else copies of every border. Covariances without weights are products: PyTorch's own asks
     whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
     hint, which their callers may give. Diagonals are filled by masks: PyTorch's own writes through strides. Cholesky
-    factors that are asked whether there are any are there: as of `linalg.cholesky`, what has none is NaN in a step."""
+    factors that are asked whether there are any are there: as of `linalg.cholesky`, what has none is NaN in a step.
+    Functions of lists of tensors (`_foreach_mul_`) go through them one by one."""
     original, original_pad, fill_diagonal = torch.ctc_loss, torch.nn.functional.pad, torch.Tensor.fill_diagonal_
     factored = torch.linalg.cholesky_ex
 
@@ -55,6 +56,7 @@ def stand_ins(torch: Any) -> Iterator[None]:
         (torch.Tensor, "fill_diagonal_"): filled,
         (torch.nn.modules.transformer, "_detect_is_causal_mask"): lambda mask, hint=None, size=None: hint is True,
         **{(o, n): made(torch, getattr(o, n)) for n, made in _COVARIANCES.items() for o in (torch, torch.Tensor)},
+        **_of_lists(torch),
     }
     with in_place_of(replaced):
         yield
@@ -98,6 +100,42 @@ def _correlation(torch: Any, original: Any) -> Any:
 
 
 _COVARIANCES = {"cov": _covariance, "corrcoef": _correlation}
+
+
+_LISTED = (
+    "abs",
+    "add",
+    "clamp_max",
+    "clamp_min",
+    "copy",
+    "div",
+    "exp",
+    "lerp",
+    "mul",
+    "neg",
+    "pow",
+    "sqrt",
+    "sub",
+    "zero",
+)
+
+
+def _of_lists(torch: Any) -> dict[tuple[Any, str], Any]:
+    def each(method: Any) -> Any:
+        def one_by_one(self: Any, *given: Any, **named: Any) -> list[Any]:
+            def own(i: int, x: Any) -> Any:
+                return x[i] if isinstance(x, list | tuple) else x
+
+            return [
+                method(tensor, *(own(i, x) for x in given), **{k: own(i, x) for k, x in named.items()})
+                for i, tensor in enumerate(self)
+            ]
+
+        return one_by_one
+
+    forms = [f"{name}{end}" for name in _LISTED for end in ("", "_")]
+    known = [n for n in forms if hasattr(torch.Tensor, n) and hasattr(torch, f"_foreach_{n}")]
+    return {(torch, f"_foreach_{name}"): each(getattr(torch.Tensor, name)) for name in known}
 
 
 @cache

@@ -66,6 +66,11 @@ def buffers_without_gradient(program: Any) -> set[Any]:
     return {n for n, p in places.items() if p.root.name in given and p.root not in trained}
 
 
+def written_tensors(program: Any) -> set[Any]:
+    """The nodes that make the tensors to which the program writes. `program`: as above."""
+    return _Walk(program).written
+
+
 def views_of_buffers(program: Any) -> list[Any]:
     """The nodes that detach such buffers; and those in blocks without gradients, which detach nothing."""
     found, root = buffers_without_gradient(program), program.graph_module
@@ -118,27 +123,38 @@ def changing(nodes: Iterable[Any]) -> Iterator[Any]:
                 yield user
 
 
-def is_torn(choice: Any) -> bool:
-    """Whether it matters that a choice (`where`) is a tensor of its own, and not one of those that it is chosen from:
-    one is written to, and the other read later, or what a module or its caller holds is written to."""
+def is_made(node: Any) -> bool:
+    """Whether an operator makes its result anew: it lies in none of its operands, and no constant."""
+    return node.op == "call_function" and not any(returned for _, returned, _ in _aliases(node))
+
+
+def views_of(node: Any) -> dict[Any, int]:
+    """What lies where a tensor does, by operators -> how many have read each so far."""
+    return {view: len(view.users) for view in alike(node) - {node}}
+
+
+def is_torn(choice: Any, sources: Iterable[Any] | None = None, held: bool = True) -> bool:
+    """Whether it matters that a choice (`where`, or another of `sources`) is a tensor of its own, and not one of those
+    that it is chosen from: one is written to, and the other read later, or what a module or its caller holds is written
+    to. `held`: whether it is asked about that as well."""
     place = {node: i for i, node in enumerate(choice.graph.nodes)}
-    own, later = _alike(choice), [place[n] for n in changing([choice]) if place[n] > place[choice]]
+    own, later = alike(choice), [place[n] for n in changing([choice]) if place[n] > place[choice]]
 
     def read(nodes: set[Any], behind: int) -> bool:
         return any(place[user] > behind for node in nodes for user in node.users)
 
-    for source in choice.args[1:3]:
-        alike = _alike(source)
-        held = any(n.op in ("placeholder", "get_attr") for n in alike)
-        if later and (held or read(alike, min(later))):
+    for source in choice.args[1:3] if sources is None else sources:
+        lies = alike(source)
+        others = held and any(n.op in ("placeholder", "get_attr") for n in lies)
+        if later and (others or read(lies, min(later))):
             return True
-        written = [place[n] for n in changing(alike) if place[n] > place[choice]]
+        written = [place[n] for n in changing(lies) if place[n] > place[choice]]
         if written and read(own, min(written)):
             return True
     return False
 
 
-def _alike(node: Any) -> set[Any]:
+def alike(node: Any) -> set[Any]:
     """What lies where it does."""
     seen, open_ = set[Any](), [node]
     while open_:
@@ -181,6 +197,11 @@ class _Walk:
                 self.places[node] = Place(node, None, trained.get(node.name, False))
             else:
                 self._visit(node, self.places, gradients=True)
+
+    @property
+    def written(self) -> set[Any]:
+        """The roots of all writes."""
+        return set(self._changes)
 
     def read_otherwise(self, write: Write) -> bool:
         """Whether somebody reads what was written to later, and not through the same detached view."""
@@ -294,7 +315,8 @@ def _differentiable(node: Any) -> bool:
 
 
 def _aliases(node: Any) -> Iterator[tuple[Any, bool, bool]]:
-    """Every argument that the result lies in, or that is written to: (argument, lies there, is written to)."""
+    """Every argument, of a list every part, that the result lies in, or that is written to: (argument, lies there, is
+    written to)."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return
@@ -302,5 +324,6 @@ def _aliases(node: Any) -> Iterator[tuple[Any, bool, bool]]:
     given: Mapping[str, Any] = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
     for argument in schema.arguments:
         if argument.alias_info is not None and argument.name in given:
-            names = argument.alias_info.before_set
-            yield given[argument.name], bool(returned & set(names)), argument.alias_info.is_write
+            names, parts = argument.alias_info.before_set, given[argument.name]
+            for part in parts if isinstance(parts, list | tuple) else (parts,):
+                yield part, bool(returned & set(names)), argument.alias_info.is_write

@@ -6,7 +6,7 @@ runs.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -64,10 +64,13 @@ class _Copy(Op):
     family = "copy"
     low_precision = EVERY
     any_dtype = True
+    one_axis: ClassVar[bool] = False
+    """Whether all dimensions on either side of an axis are walked as one, so that there may be any number of them."""
 
     def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
         super().check(attrs, inputs, updates)
-        check_rank(self.name, inputs[0].shape)
+        if not self.one_axis:
+            check_rank(self.name, inputs[0].shape)
 
     def source(self, signature: Signature) -> tuple[int, Strides]:
         """Offset and strides of the input over the dimensions of the result, in the result's memory order."""
@@ -187,6 +190,7 @@ class Slice(_Copy):
 
     name = "slice"
     attrs_type = SliceAttrs
+    one_axis = True
 
     def infer(self, attrs: SliceAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         (x,) = inputs

@@ -1,7 +1,7 @@
 """Copies into a larger result that is filled first: padding with a constant, and the gradient of a slice."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -41,10 +41,13 @@ class _Placed(Op):
     low_precision = EVERY
     any_dtype = True
     stages = 2
+    one_axis: ClassVar[bool] = False
+    """Whether all dimensions on either side of an axis are walked as one, so that there may be any number of them."""
 
     def check(self, attrs: Any, inputs: Sequence[TensorType], updates: Sequence[TensorType]) -> None:
         super().check(attrs, inputs, updates)
-        check_rank(self.name, inputs[0].shape)
+        if not self.one_axis:
+            check_rank(self.name, inputs[0].shape)
 
     def target(self, signature: Signature) -> tuple[int, Strides]:
         """Offset and strides of the result over the dimensions of the input, in the input's memory order."""
@@ -71,6 +74,7 @@ class SliceBackward(_Placed):
     """dx = dy at the sliced elements, zero elsewhere."""
 
     name = "slice_backward"
+    one_axis = True
     attrs_type = SliceGradAttrs
     output_names = ("dx",)
 

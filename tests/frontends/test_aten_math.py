@@ -167,6 +167,7 @@ COUNTS: dict[str, Callable[[Tensor], Tensor]] = {
     "left_over": lambda n: torch.fmod(n, 3),
     "root": lambda n: n.abs().sqrt() + n.abs() ** 0.5 + (n.abs() + 1).rsqrt(),
     "inverse": lambda n: 1 / (n.abs() + 1) + 2.0**n,
+    "bounded": lambda n: 1 / n.clamp(min=1e-5, max=2.5) + n.clip(max=0.5) + n.clamp(-1, torch.tensor(1.5)),
     "curves": lambda n: n.sigmoid() + n.tanh() + n.exp() + torch.log(n.abs() + 1) + torch.log1p(n.abs()),
     "angle": lambda n: torch.atan2(n, n + 1),
     "joined": lambda n: torch.cat([n[:, :3], n[:, 3:] + 0.5], 1) + torch.stack([n > 0, n]).sum(0),

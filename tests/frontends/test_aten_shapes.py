@@ -135,6 +135,27 @@ def test_many_dimensions_change_places(rank: int) -> None:
     agree(Turned(torch.randperm(rank).tolist()), torch.randn(2**rank))
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_windows_of_several_axes(step: int) -> None:
+    """Of volumes, in eight dimensions: parts are cut out of them, and put into them."""
+    weights = torch.arange(8.0).view(2, 2, 2)
+
+    def windows(x: Tensor) -> Tensor:
+        y = x.view(2, 2, 3, 3, 3).unfold(2, 2, step).unfold(3, 2, step).unfold(4, 2, step)
+        return ((y * weights).square()[:, :, ..., :1, 1:] + y[..., :1, ::2]).mean((-3, -2, -1)).flatten(1).mean(1)
+
+    agree(Windows(windows), torch.randn(4, 27))
+
+
+class Windows(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(27, 27), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer(x))[:, None] * torch.arange(3)
+
+
 def enlarged(masks: Tensor, flow: Tensor) -> Tensor:
     """Pixels as weighted sums of their neighbours, as networks of optical flow enlarge their results."""
     n, _, h, w = flow.shape

@@ -217,3 +217,71 @@ def test_a_batch_norm_that_runs_without_gradient_and_with_it() -> None:
     graph = agree(Twins(), torch.randn(4, 5))
     norms = [n for n in graph.program["train_step"].nodes if n.op == "batch_norm"]
     assert [n.updates for n in norms] == [("twin.1.running_mean", "twin.1.running_var")] * 2
+
+
+class Teacher(nn.Module):
+    """A teacher that follows its student, in forward as MoCo has it; `follow(teacher's, student's)`."""
+
+    def __init__(self, follow: Callable[[nn.Parameter, nn.Parameter], Any]) -> None:
+        super().__init__()
+        self.follow = follow
+        self.student = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+        self.teacher = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+        self.teacher.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            for theirs, own in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                self.follow(theirs, own)
+        with torch.no_grad():
+            seen = self.teacher(x)
+        return torch.einsum("nc,mc->nm", self.student(x), seen)
+
+
+def follow_in_place(theirs: nn.Parameter, own: nn.Parameter) -> None:
+    with torch.no_grad():
+        theirs.mul_(0.9).add_(own, alpha=0.1)
+
+
+def follow_by_data(theirs: nn.Parameter, own: nn.Parameter) -> None:
+    theirs.data.lerp_(own.data, 0.1)
+
+
+def follow_anew(theirs: nn.Parameter, own: nn.Parameter) -> None:
+    theirs.data = theirs.data * 0.9 + own.data * 0.1
+
+
+def follow_in_lists(theirs: nn.Parameter, own: nn.Parameter) -> None:
+    """As lightly's update_momentum does."""
+    with torch.no_grad():
+        torch._foreach_mul_([theirs], 0.9)
+        torch._foreach_add_([theirs], [own], alpha=0.1)
+
+
+@pytest.mark.parametrize("follow", [follow_in_place, follow_by_data, follow_anew, follow_in_lists])
+def test_parameters_that_are_not_trained_may_change(follow: Callable[[nn.Parameter, nn.Parameter], None]) -> None:
+    torch.manual_seed(3)
+    module = Teacher(follow)
+    start = {n: p.clone() for n, p in module.named_parameters()}
+    graph = agree(module, torch.randn(4, 5))
+    states = {v.name for v in graph.values if v.role is Role.STATE and not v.constant}
+    assert states >= {n for n, p in module.named_parameters() if not p.requires_grad}
+    torch.testing.assert_close(dict(module.named_parameters()), start)
+
+
+def test_trained_parameters_may_not() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.fc.weight.data = self.fc.weight.data / self.fc.weight.data.norm()
+            return self.fc(x)
+
+    with pytest.raises(UserError, match=r"SP1020.*its parameter 'fc\.weight'"):
+        capture_module(Scaled(), torch.randn(4, 5))
+    module = Teacher(follow_anew)
+    with pytest.raises(UserError, match=r"SP1020.*its parameter 'teacher\.0\.weight'"):
+        capture_module(module, torch.randn(4, 5), CaptureOptions(loss=CALLERS))

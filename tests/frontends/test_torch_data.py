@@ -1,6 +1,7 @@
 """What a module reads and writes through `.data`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -54,3 +55,44 @@ def replaced(z: Tensor) -> Tensor:
 def test_writes_that_autograd_does_not_see(function: Callable[[Tensor], Tensor], told: str) -> None:
     with pytest.raises(UserError, match=rf"SP1020.*{told}.*\(tests/frontends/\w+\.py:\d+\)"):
         capture_module(Function(function), torch.randn(4, 5))
+
+
+class Followed(nn.Module):
+    """`follow(module, what it follows)` changes a parameter that is not trained, and says what is added."""
+
+    def __init__(self, follow: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.fc, self.follow = nn.Linear(5, 3), follow
+        self.kept = nn.Parameter(torch.ones(3, 5), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) + (self.follow(self, self.fc.weight.data).sum() if self.training else 0)
+
+
+def view_of_the_old(module: Any, other: Tensor) -> Tensor:
+    view = module.kept.t()
+    module.kept.data = module.kept.data * 0.5 + other
+    return view
+
+
+def same_memory(module: Any, other: Tensor) -> Tensor:
+    module.kept.data = other
+    return module.kept
+
+
+def written_to_later(module: Any, other: Tensor) -> Tensor:
+    new = other * 2
+    module.kept.data = new
+    new.add_(1)
+    return module.kept
+
+
+def of_another_shape(module: Any, other: Tensor) -> Tensor:
+    module.kept.data = other[:2] * 2
+    return module.kept
+
+
+@pytest.mark.parametrize("follow", [view_of_the_old, same_memory, written_to_later, of_another_shape])
+def test_what_shares_memory_is_not_assigned(follow: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    with pytest.raises(UserError, match=r"SP1020.*assigns to .data.*\(tests/frontends/\w+\.py:\d+\)"):
+        capture_module(Followed(follow), torch.randn(4, 5))

@@ -188,3 +188,24 @@ class Likelihood(nn.Module):
 
 def test_factors_are_there() -> None:
     agree(Likelihood(), (torch.randn(4, 5), torch.randn(4)), loss=None)
+
+
+class Listed(nn.Module):
+    """Functions of lists of tensors, with numbers, lists of numbers and of tensors, and in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layer(x)
+        parts, others = [y[:2], y[2:]], [y[:2].exp(), y[2:].sin()]
+        found = torch._foreach_add(torch._foreach_mul(parts, 0.5), others, alpha=2.0)
+        found = torch._foreach_lerp(found, torch._foreach_sub(others, [1.0, 2.0]), 0.25)
+        torch._foreach_clamp_min_(found, -0.5)
+        torch._foreach_div_(found, others)
+        return torch.cat(found) * torch._foreach_neg(found)[0][:1]
+
+
+def test_functions_of_lists() -> None:
+    agree(Listed(), torch.randn(4, 5))
