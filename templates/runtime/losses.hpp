@@ -126,7 +126,7 @@ void cross_entropy_backward(const float* dloss, const float* saved_scale, const 
     // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
     const float nearest = log_prob(static_cast<float>(x[a.labels[r]]));
     const float own = math::expm1(nearest < -87.0f ? -87.0f : nearest) + (a.label_smoothing - uniform);
-    map_row(a.classes, out, [=](int64_t, float v) { return (math::exp(log_prob(v)) - uniform) * scale; }, x);
+    map_row(a.classes, out, [=](int64_t, float v) { return (math::exp_below(log_prob(v)) - uniform) * scale; }, x);
     out[a.labels[r]] = static_cast<T>(own * scale);
   }
 }

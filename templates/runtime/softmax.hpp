@@ -26,7 +26,7 @@ float row_max(const T* x, int64_t columns) {
 }
 
 // log sum exp(x), shifted by the maximum so that nothing overflows. The maximum's own term is 1 and is not added but
-// counted, beside equal ones: so what the others add is not lost, however small, nor the loss of a row that is right.
+// counted, beside equal ones: so what the others add, from 1.6e-38 on, is not lost, nor the loss of a row that is right.
 template <class T>
 float log_sum_exp(const T* x, int64_t columns, float shift) {
   double others = 0.0, largest = 0.0;
@@ -35,7 +35,7 @@ float log_sum_exp(const T* x, int64_t columns, float shift) {
 #pragma omp simd reduction(+ : sum, count)
     for (int64_t c = 0; c < numbers; ++c) {
       const float below = v[c] - shift;
-      const float term = math::exp(below);
+      const float term = math::exp_below(below);
       sum += select_if(below == 0.0f) ? 0.0f : term;
       count += select_if(below == 0.0f) ? 1.0f : 0.0f;
     }
@@ -106,7 +106,7 @@ void log_sums_of_short(const T* x, int64_t columns, int64_t rows, float* shift, 
 #pragma omp simd
     for (int64_t r = 0; r < rows; ++r) {
       const float below = static_cast<float>(x[r * columns + c]) - shift[r];
-      const float term = math::exp(below);
+      const float term = math::exp_below(below);
       others[r] += select_if(below == 0.0f) ? 0.0f : term;
       largest[r] += select_if(below == 0.0f) ? 1.0f : 0.0f;
     }
