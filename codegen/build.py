@@ -29,10 +29,15 @@ Progress = Callable[[int, int, str], None]
 
 COMMON = ("-std=c++20", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-pthread", "-Wno-psabi")
 """No notes on how vectors wider than the processor's are passed: functions that pass them are inlined."""
-FAST = ("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-ipa-cp")
+FAST = (
+    *("-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+    *("-fno-ipa-cp", "-fno-ipa-pure-const", "-fno-ipa-modref"),
+)
 """As the kernels were written for: fused multiply-add, no errno, no traps (else selects become branches, and loops are
 not turned into vector code); NaN and infinity keep their meaning. No copies of a function for constant arguments: of
-their `omp simd` loops g++ 12 makes no vector code, and whether there are any depends on what else a file calls."""
+their `omp simd` loops g++ 12 makes no vector code, and whether there are any depends on what else a file calls. And no
+conclusions on what a function writes: of some with a local array in loops that became vector code, g++ 12 thinks that
+they write nothing else, and drops calls of them."""
 
 ONCE = ("-O1",)
 """For tables and construction, which run once."""

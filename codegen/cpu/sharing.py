@@ -4,6 +4,7 @@ Layers repeat: of a transformer's blocks, or of the steps of a loop, every node 
 operands lie. Such text is compiled once, and a processor keeps its instructions from one node to the next.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ LEAST_USERS = 8
 """Text that fewer nodes have is easier to read where it is."""
 MOST_PARAMETERS = 16
 """A call with more is as long as what it calls."""
+SCRATCH, PARAMETER = "own_scratch", "own_parameter"
+"""With in0, out0, up0 and so on the names of parameters. No template has a variable of such a name."""
 
 
 class SharedFunction(NamedTuple):
@@ -95,13 +98,15 @@ def _moved(env: jinja2.Environment, view: NodeView) -> _Moved:
         updates=moved("up", view.updates),
     )
     if view.scratch:
-        places["room"] = view.scratch_place
-        scratch = {part: text.replace(view.scratch_place, "room") for part, text in view.scratch.items()}
-        changed = replace(changed, scratch=scratch, scratch_place="room")
+        places[SCRATCH] = view.scratch_place
+        scratch = {part: text.replace(view.scratch_place, SCRATCH) for part, text in view.scratch.items()}
+        changed = replace(changed, scratch=scratch, scratch_place=SCRATCH)
     if view.parameter:
-        places["kept"] = view.parameter
-        changed = replace(changed, parameter="kept")
-    return _Moved(changed, render_node(env, changed), places)
+        places[PARAMETER] = view.parameter
+        changed = replace(changed, parameter=PARAMETER)
+    body = render_node(env, changed)
+    read = set(re.findall(r"\w+", body))
+    return _Moved(changed, body, {parameter: place for parameter, place in places.items() if parameter in read})
 
 
 def _call(name: str, moved: _Moved) -> str:

@@ -102,7 +102,10 @@ def _correlation(torch: Any, original: Any) -> Any:
 _COVARIANCES = {"cov": _covariance, "corrcoef": _correlation}
 
 
-_LISTED = "abs add clamp_max clamp_min copy div exp lerp mul neg pow sqrt sub zero".split()
+_LISTED = (
+    *("abs", "add", "clamp_max", "clamp_min", "copy", "div", "exp"),
+    *("lerp", "mul", "neg", "pow", "sqrt", "sub", "zero"),
+)
 
 
 def _of_lists(torch: Any) -> dict[tuple[Any, str], Any]:

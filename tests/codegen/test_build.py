@@ -376,3 +376,24 @@ def test_kernels_have_no_copies_for_constant_arguments(tmp_path: Path, cloning: 
     symbols = subprocess.run(["nm", str(made)], check=True, capture_output=True, text=True).stdout
     assert "softmax_backward" in symbols
     assert (".constprop" in symbols) == cloning
+
+
+def test_no_call_of_a_function_that_writes_is_dropped(tmp_path: Path) -> None:
+    """g++ 12 takes this one for one that only reads, once its loops are vector code, unless it is told not to ask."""
+    source = tmp_path / "written.cpp"
+    source.write_text(
+        '#include "context.hpp"\n#include "max_pool.hpp"\n'
+        "namespace stepplan {\n"
+        "void pool(const Context& run, int slice, int64_t in, int64_t out, int64_t chosen) {\n"
+        "  const bfloat16* x = run.at<bfloat16>(in);\n"
+        "  const Pool2d pool{8, 32, 32, 64, 16, 16, 3, 3, 2, 2, 1, 1, 1, 1};\n"
+        "  max_pool_forward(x, run.at<bfloat16>(out), run.at<uint8_t>(chosen), pool, split(128, 2, slice));\n"
+        "}\n"
+        "void node(const Context& run, int, int slice) { pool(run, slice, 0, 1 << 20, 3 << 19); }\n"
+        "}\n"
+    )
+    flags = (*build_module.COMMON, *build_module.FAST, "-march=x86-64-v4", f"-I{RUNTIME}")
+    made = tmp_path / "written.s"
+    subprocess.run(["g++", *flags, "-S", str(source), "-o", str(made)], check=True)
+    (node,) = re.findall(r"^_ZN8stepplan4nodeE\w+:\n(.*?)\.cfi_endproc", made.read_text(), re.MULTILINE | re.DOTALL)
+    assert "_ZN8stepplan4poolE" in node or node.count("\n") > 50  # called, or inlined

@@ -7,10 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from codegen.cpu import tables
 from codegen.cpu.emit import render
+from codegen.cpu.render import environment, render_node
+from codegen.cpu.sharing import PARAMETER, SCRATCH
 from planner.capturing import capture
 from planner.graph.optimizer import Optimizer
-from tests.codegen.plans import make, plan_for
+from planner.plan.text import plan_text
+from tests.codegen.plans import every_case, graph_of, make, plan_for, plan_of, target_of
 
 STEPS = 9
 
@@ -38,7 +42,7 @@ def test_steps_of_a_loop_share_functions_and_have_their_own_operands(tmp_path: P
     texts = {f.name: f.read_text() for f in tmp_path.glob("*.cpp")}
     calls = {name: len(re.findall(r"^  shared::", text, re.M)) for name, text in texts.items()}
     assert calls["forward.cpp"] >= 2 * STEPS and calls["backward.cpp"] >= 2 * STEPS and calls["update.cpp"] >= 5 * STEPS
-    assert "int64_t room" in texts["backward.cpp"] and "int64_t kept" in texts["update.cpp"]
+    assert "int64_t own_scratch" in texts["backward.cpp"] and "int64_t own_parameter" in texts["update.cpp"]
 
     exact = Steps().double()
     exact.load_state_dict(module.state_dict())
@@ -78,3 +82,16 @@ def test_what_differs_in_more_than_places_is_not_shared() -> None:
     ops = [n.op for n in captured.graph.program["train_step"].nodes]
     assert ops.count("dropout") == STEPS
     assert not re.search(r"shared::(dropout|sgd_update)", "".join(files.values()))
+
+
+def test_no_template_has_a_variable_that_is_called_like_a_parameter() -> None:
+    cases = every_case((1, 2))
+    graph = graph_of(cases)
+    model = tables.build(plan := plan_of(cases, graph, target_of(2)), graph, plan_text(plan))
+    words = {
+        word
+        for view in model.all_views
+        if not view.uses_library
+        for word in re.findall(r"\w+", render_node(environment(), view))
+    }
+    assert "scratch" in words and not {w for w in words if re.fullmatch(rf"(in|out|up)\d+|{SCRATCH}|{PARAMETER}", w)}
