@@ -1,7 +1,7 @@
 """Nodes that compute the same, each at places of its own, share one function.
 
 Layers repeat: of a transformer's blocks, or of the steps of a loop, every node has the same text but for where its
-operands lie. Such text is compiled once, and a processor keeps its instructions from one node to the next.
+operands lie. Such text is compiled once.
 """
 
 import re
@@ -71,16 +71,18 @@ def files(env: jinja2.Environment, by_file: Mapping[str, Sequence[NodeView]]) ->
 
 def _alike(env: jinja2.Environment, views: Sequence[NodeView]) -> list[list[_Moved]]:
     """Nodes whose text is the same but for places. Prepared calls of a library are each a node's own."""
-    candidates = defaultdict[tuple[object, ...], list[NodeView]](list)
+    candidates = defaultdict[tuple[str, str], list[NodeView]](list)
     for view in views:
         operands = len(view.inputs) + len(view.outputs) + len(view.updates)
         if not view.uses_library and operands <= MOST_PARAMETERS:
-            candidates[view.signature.text, view.mode.text(), view.node.attrs.text()].append(view)
-    found = defaultdict[tuple[object, ...], list[_Moved]](list)
+            candidates[view.signature.text, view.mode.text()].append(view)
+    found: list[list[_Moved]] = []
     for several in candidates.values():
+        groups = defaultdict[tuple[object, ...], list[_Moved]](list)
         for moved in (_moved(env, view) for view in several if len(several) >= LEAST_USERS):
-            found[moved.view.node.op, tuple(moved.places), moved.body].append(moved)
-    return [group for group in found.values() if len(group) >= LEAST_USERS]
+            groups[tuple(moved.places), moved.body].append(moved)
+        found += (group for group in groups.values() if len(group) >= LEAST_USERS)
+    return found
 
 
 def _moved(env: jinja2.Environment, view: NodeView) -> _Moved:
@@ -100,7 +102,7 @@ def _moved(env: jinja2.Environment, view: NodeView) -> _Moved:
     if view.scratch:
         places[SCRATCH] = view.scratch_place
         scratch = {part: text.replace(view.scratch_place, SCRATCH) for part, text in view.scratch.items()}
-        changed = replace(changed, scratch=scratch, scratch_place=SCRATCH)
+        changed = replace(changed, scratch=scratch)
     if view.parameter:
         places[PARAMETER] = view.parameter
         changed = replace(changed, parameter=PARAMETER)

@@ -68,7 +68,7 @@ class NodeView:
     scratch_place: str = ""
     """The constant in these expressions."""
     parameter: str = ""
-    """Its number, for nodes that hand out its gradient when only gradients are wanted."""
+    """The constant that is its number, for nodes that hand out its gradient when only gradients are wanted."""
     lr_factor: float = 1.0
     """This node's learning rate / the executor's."""
     bad_index: int = -1

@@ -82,19 +82,8 @@ void complete(const Attention& a, float* scores, const float* mask, int64_t coun
 
 /// Scores become exponentials; their sum.
 float exponentials(float factor, int64_t count, float* scores, float shift) {
-  double total = 0.0;
-  for (int64_t first = 0; first < count; first += sum_block) {
-    const int64_t last = std::min(first + sum_block, count);
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = first; i < last; ++i) {
-      const float e = math::exp_below(factor * scores[i] - shift);
-      scores[i] = e;
-      sum += e;
-    }
-    total += sum;
-  }
-  return static_cast<float>(total);
+  const auto kept = [=](int64_t i, float product) { return scores[i] = math::exp_below(factor * product - shift); };
+  return static_cast<float>(sum_row(count, kept, scores));
 }
 
 /// What dropout leaves of exponentials; `first`: the place of the first among all of them.
