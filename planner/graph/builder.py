@@ -37,6 +37,7 @@ from planner.graph.optimizer import Optimizer, append_updates
 from planner.graph.own_gradients import OwnGradient, values_of
 from planner.graph.parts import split_slices
 from planner.graph.shared_heads import share_heads
+from planner.graph.views import join_views
 from planner.ops import op_named
 from planner.ops.shape import ReshapeAttrs
 
@@ -244,8 +245,8 @@ class GraphBuilder:
         fuse: merge slices into splits (graph/parts.py), batch norm with the relu and the addition behind it
         (graph/fuse.py), spelled-out attention (graph/attention.py), which reads repeated keys and values once
         (graph/shared_heads.py), messages along edges with the sums that they end in (graph/messages.py), distances
-        of rows (graph/distances.py), and element-wise nodes into chains (graph/chains.py); compute only what is read
-        (graph/narrow.py).
+        of rows (graph/distances.py), views of views (graph/views.py), and element-wise nodes into chains
+        (graph/chains.py); compute only what is read (graph/narrow.py).
         keep: values that stay values of the graph: what makes them is not fused with what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
@@ -344,6 +345,7 @@ class GraphBuilder:
         joined = join_messages(share_heads(joined, self.values), self.values, wanted)
         joined = join_distances(joined, self.values, wanted)
         joined = narrow(joined, self.values, wanted, self.unique)
+        joined = live_nodes(join_views(joined, self.values, wanted), wanted)
         return join(joined, self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:

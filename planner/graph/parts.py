@@ -47,10 +47,11 @@ def split_slices(
         update = {"op": "split", "attrs": SplitAttrs(axis=axis, sizes=sizes), "outputs": outputs}
         splits[first.id] = first.model_copy(update=update)
     kept = (splits.get(n.id) or (None if n.id in gone else n) for n in nodes)
-    return [_renamed(n, same) for n in kept if n is not None]
+    return [with_inputs(n, same) for n in kept if n is not None]
 
 
-def _renamed(node: Node, same: Mapping[str, str]) -> Node:
+def with_inputs(node: Node, same: Mapping[str, str]) -> Node:
+    """The node with what each value is that is gone."""
     if not any(v in same for v in node.inputs):
         return node
     return node.model_copy(update={"inputs": tuple(same.get(v, v) for v in node.inputs)})

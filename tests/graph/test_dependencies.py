@@ -17,7 +17,7 @@ def test_updates_wait_for_who_reads_a_view() -> None:
     before = layers.linear(b, x, 4, bias=False, name="before")
     weight = layers.reshape(b, layers.reshape(b, flat, (2, 8), name="wide"), (4, 4), name="weight")
     (y,) = b.op("linear", [before, weight], name="square")
-    graph = b.finish(layers.mse(b, y, b.input("target", b.type(y))), y, Optimizer(lr=0.1))
+    graph = b.finish(layers.mse(b, y, b.input("target", b.type(y))), y, Optimizer(lr=0.1), fuse=False)
     program = graph.program["train_step"]
     needed = dependencies(graph, program)
     assert {"square", "square.backward_data"} < {*needed["flat.update"]}
