@@ -85,11 +85,10 @@ struct HardSwish {
 // x Phi(x) with the exact normal distribution.
 struct Gelu {
   static constexpr bool reads_x = true, reads_y = false;
-  STEPPLAN_BOTH static float forward(float x) { return x * (0.5f + 0.5f * math::erf(x * 0.70710678f)); }
+  STEPPLAN_BOTH static float forward(float x) { return x * math::normal(x).below; }
   STEPPLAN_BOTH static float backward(float dy, float x, float) {
-    const float cdf = 0.5f + 0.5f * math::erf(x * 0.70710678f);
-    const float pdf = 0.39894228f * math::exp(-0.5f * x * x);
-    return dy * (cdf + x * pdf);
+    const math::Normal at = math::normal(x);
+    return dy * (at.below + x * at.density);
   }
 };
 
@@ -137,7 +136,7 @@ struct Softplus {
   float beta = 1.0f, threshold = INFINITY;
   STEPPLAN_BOTH float forward(float x) const {
     const float scaled = beta * x, above = scaled > 0.0f ? scaled : 0.0f;
-    const float curve = (above + math::log1p(math::exp(-std::fabs(scaled)))) / beta;
+    const float curve = (above + math::log1p_of_decay(scaled)) / beta;
     return scaled > threshold ? x : curve;
   }
   STEPPLAN_BOTH float backward(float dy, float x, float) const {

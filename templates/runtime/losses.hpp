@@ -158,7 +158,7 @@ void bce_with_logits_sums(const T* x, const T* target, int64_t count, int64_t sl
   const double loss = blocked_sum(range, [=](int64_t i) {
     const float v = static_cast<float>(x[i]);
     const float positive = v < 0.0f ? 0.0f : v;
-    return (positive - v * static_cast<float>(target[i])) + math::log1p(math::exp(-std::fabs(v)));
+    return (positive - v * static_cast<float>(target[i])) + math::log1p_of_decay(v);
   });
   write_loss_partial(scratch, slice, loss, static_cast<double>(range.end - range.begin));
 }

@@ -99,6 +99,20 @@ STEPPLAN_BOTH inline float log1p(float u) {
   return log(w) + rounding / (w < least ? least : w);
 }
 
+// log(1 + exp(-|x|)), with 0 for results below 1.6e-38.
+STEPPLAN_BOTH inline float log1p_of_decay(float x) {
+  const float u = exp_below(-std::fabs(x));
+  float p = 5.3648246e-3f;
+  p = p * u - 3.0065792e-2f;
+  p = p * u + 7.920454e-2f;
+  p = p * u - 1.3753803e-1f;
+  p = p * u + 1.9153655e-1f;
+  p = p * u - 2.4857163e-1f;
+  p = p * u + 3.3321324e-1f;
+  p = p * u - 4.9999648e-1f;
+  return p * u * u + u;
+}
+
 // 1 / (1 + exp(-x)), halved above and below: 2^(n - 1) does not overflow before the result is 0, from n = 129 on.
 STEPPLAN_BOTH inline float sigmoid(float x) {
   float u = select_if(x < -89.5f) ? 89.5f : -x;
@@ -164,6 +178,42 @@ STEPPLAN_BOTH inline float erf(float x) {
   p = p * square + 1.28379166e-1f;
   const float small = p * x + x;
   return t > 0.927734375f ? large : small;  // NaN takes the polynomial
+}
+
+struct Normal {
+  float density, below;
+};
+
+// The normal distribution's density at x and what lies below x, both within 7e-8: 2^z = exp(-x^2 / 2), and what lies beyond
+// |x| is that times a polynomial (Mills' ratio), where it is not nothing.
+STEPPLAN_BOTH inline Normal normal(float x) {
+  const float magnitude = std::fabs(x);
+  const float t = select_if(magnitude > 13.0f) ? 13.0f : magnitude;  // keeps NaN
+  const float z = t * t * -0.72134752f;
+  const float shifted = z + round_to_int;
+  const float r = z - (shifted - round_to_int);
+  float e = 1.3264727e-3f;
+  e = e * r + 9.671513e-3f;
+  e = e * r + 5.5507336e-2f;
+  e = e * r + 2.4022242e-1f;
+  e = e * r + 6.93147e-1f;
+  e = (e * r + 1.0f) * power_of_shifted(shifted);
+  e = select_if(magnitude > 13.0f) ? 0.0f : e;
+  float ratio = 5.3096514e-08f;
+  ratio = ratio * t - 1.4768849e-06f;
+  ratio = ratio * t + 1.8616134e-05f;
+  ratio = ratio * t - 1.4249502e-04f;
+  ratio = ratio * t + 7.535507e-04f;
+  ratio = ratio * t - 2.9942603e-03f;
+  ratio = ratio * t + 9.565463e-03f;
+  ratio = ratio * t - 2.5974115e-02f;
+  ratio = ratio * t + 6.220208e-02f;
+  ratio = ratio * t - 1.3289443e-01f;
+  ratio = ratio * t + 2.4998678e-01f;
+  ratio = ratio * t - 3.9894146e-01f;
+  ratio = ratio * t + 0.5f;
+  const float beyond = e * ratio;
+  return {e * 0.39894228f, select_if(x > 0.0f) ? 1.0f - beyond : beyond};
 }
 
 // sin(r + quarters pi / 2) for |r| <= pi / 4.

@@ -79,6 +79,27 @@ def test_angles_of_any_size(lib, kind):
     assert np.isnan(y).all()
 
 
+def test_gelu_near_zero_and_far_away(lib):
+    """As near as float32 has what lies below x of the normal distribution, and nothing of it far below."""
+    x = np.random.default_rng().uniform(-20, 20, 20000).astype(np.float32)
+    y, dx = poisoned(x.size), np.ones_like(x)
+    lib("activation", 5, None, x, None, y, 0, x.size)
+    lib("activation", 5, dx, x, None, dx, 0, x.size)
+    tx = tensor(x)
+    expected = F.gelu(tx)
+    expected.sum().backward()
+    assert (np.abs(y - expected.detach().numpy()) <= 1e-7 * (1 + np.abs(x))).all()
+    assert np.abs(dx - tx.grad.numpy()).max() < 2e-7
+    assert not y[x < -13].any()
+
+
+def test_softplus_of_any_size(lib):
+    x = np.random.default_rng().uniform(-80, 80, 20000).astype(np.float32)
+    y = poisoned(x.size)
+    lib("activation", 14, None, x, None, y, 0, x.size)
+    np.testing.assert_allclose(y, F.softplus(tensor(x)).detach().numpy(), rtol=3e-7)
+
+
 GAMMA = {18: torch.lgamma, 19: torch.digamma, 20: lambda x: torch.polygamma(1, x)}
 
 

@@ -165,7 +165,7 @@ void bce_with_logits(Queue queue, const float* x, const float* target, int64_t n
     double sum = 0.0;
     for (int64_t i = n * k / chunks + team.lane(); i < n * (k + 1) / chunks; i += team.lanes) {
       const float v = x[i], positive = v < 0.0f ? 0.0f : v;
-      sum += (positive - v * target[i]) + math::log1p(math::exp(-std::fabs(v)));
+      sum += (positive - v * target[i]) + math::log1p_of_decay(v);
     }
     sum = team.sum(sum);
     if (team.lane() == 0) parts[k] = sum;
