@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from planner.graph.model import TensorType
 from planner.ops.base import Attrs, Mode, Signature, op_named, scratch_bytes
@@ -12,6 +13,11 @@ SLICES = [1, 2, 3, 5]
 
 def poisoned(*shape) -> np.ndarray:
     return np.full(shape, np.nan, np.float32)
+
+
+def tensor(array) -> torch.Tensor:
+    """In float64, with a gradient."""
+    return torch.tensor(array, dtype=torch.float64, requires_grad=True)
 
 
 def scratch(op: str, attrs: Attrs, shapes: Sequence[tuple[int, ...]], slices: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from build import compile_library
-from loops_cases import SLICES, assert_close, check_guard, poisoned, run_slices, scratch
+from loops_cases import SLICES, assert_close, check_guard, poisoned, run_slices, scratch, tensor
 
 from planner.ops.layer_norm import LayerNormAttrs
 from planner.ops.normalization import BatchNormAttrs, BatchNormGradAttrs
@@ -18,10 +18,6 @@ SHAPES = [(7, 3), (300, 10), (1030, 3), (260, 64), (37, 100), (530, 256), (33, 7
 @pytest.fixture(scope="module")
 def lib():
     return compile_library(Path(__file__).with_name("loops_normalise.cpp"))
-
-
-def tensor(array):
-    return torch.tensor(array, dtype=torch.float64, requires_grad=True)
 
 
 @pytest.mark.parametrize("slices", SLICES)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from build import compile_library
-from loops_cases import SLICES, assert_close, check_guard, cut, poisoned, run_slices, scratch
+from loops_cases import SLICES, assert_close, check_guard, cut, poisoned, run_slices, scratch, tensor
 
 from planner.ops.loss import LossAttrs
 
@@ -16,10 +16,6 @@ from planner.ops.loss import LossAttrs
 @pytest.fixture(scope="module")
 def lib():
     return compile_library(Path(__file__).with_name("loops_training.cpp"))
-
-
-def tensor(array):
-    return torch.tensor(array, dtype=torch.float64, requires_grad=True)
 
 
 @pytest.mark.parametrize("slices", SLICES)
