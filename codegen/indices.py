@@ -13,7 +13,14 @@ from planner.graph.model import DType, Graph, Node
 from planner.ops.base import Signature, op_named
 from planner.ops.signature import signature_of
 
-LABELS = {"cross_entropy": 1, "nll_loss": 1, "cross_entropy_backward": 5, "nll_loss_backward": 2}
+LABELS = {
+    "cross_entropy": 1,
+    "cross_entropy_backward": 5,
+    "cross_entropy_rows": 1,
+    "cross_entropy_rows_backward": 4,
+    "nll_loss": 1,
+    "nll_loss_backward": 2,
+}
 """Op -> which operand holds labels."""
 
 PICKED = {

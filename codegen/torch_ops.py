@@ -256,6 +256,10 @@ def cross_entropy(a: Any, t: Sequence[Tensor]) -> Tensor:
     )
 
 
+def cross_entropy_rows(a: Any, t: Sequence[Tensor]) -> Tensor:
+    return F.cross_entropy(t[0], t[1], reduction="none", ignore_index=a.ignore_index, label_smoothing=a.label_smoothing)
+
+
 def embedding(a: Any, t: Sequence[Tensor]) -> Tensor:
     return F.embedding(t[1], t[0], padding_idx=a.padding_index if a.padding_index >= 0 else None)
 
@@ -350,6 +354,7 @@ TORCH: dict[str, Call] = {
     "cast": lambda a, t: t[0].to(getattr(torch, a.dtype)),
     "compare": lambda a, t: getattr(torch, a.relation)(*t).to(torch.get_default_dtype()),
     "cross_entropy": cross_entropy,
+    "cross_entropy_rows": cross_entropy_rows,
     "ctc_loss": ctc_loss,
     "cumsum": cumsum,
     "detach": lambda a, t: t[0].detach(),

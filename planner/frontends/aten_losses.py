@@ -6,11 +6,12 @@ from typing import Any
 from planner.frontends.aten import Context, lowers, require
 from planner.ops.loss import ClassLossAttrs, LossAttrs
 from planner.ops.rectifier import SoftplusAttrs
+from planner.ops.row_loss import NO_LABEL, RowLossAttrs
 
 _REDUCTIONS = {1: "mean", 2: "sum"}
 
 
-def class_loss(c: Context, op: str, x: str, labels: Any, attrs: ClassLossAttrs) -> str:
+def class_loss(c: Context, op: str, x: str, labels: Any, attrs: ClassLossAttrs | RowLossAttrs) -> str:
     """Classes are dimension 1 (0 of a vector); further dimensions are rows."""
     rank = c.rank(x)
     labels = c.val(labels)
@@ -19,6 +20,18 @@ def class_loss(c: Context, op: str, x: str, labels: Any, attrs: ClassLossAttrs) 
     if rank != 2:
         x, labels = c.reshape(x, (-1, c.shape(x)[-1])), c.reshape(labels, (-1,))
     return c.op(op, x, labels, attrs=attrs)
+
+
+def row_losses(c: Context, x: str, labels: Any, ignored: int = NO_LABEL, smoothing: float = 0.0) -> str:
+    """The cross-entropy of every row, in the labels' shape."""
+    attrs = RowLossAttrs(ignore_index=ignored, label_smoothing=smoothing)
+    return c.reshape(class_loss(c, "cross_entropy_rows", x, labels, attrs), c.shape_of(labels))
+
+
+def before_log_softmax(c: Context, log_probs: str) -> str | None:
+    """What the rows are the logarithms of probabilities of."""
+    maker = c.maker(log_probs)
+    return maker.inputs[0] if maker is not None and maker.op == "log_softmax" else None
 
 
 def _loss_attrs(reduction: int, ignore_index: int = -100, smoothing: float = 0.0) -> ClassLossAttrs:
@@ -34,6 +47,8 @@ def cross_entropy(c: Context, x: str, target: Any, weight: Any, reduction: int, 
         return _soft_cross_entropy(c, x, target, weight, reduction, smoothing, classes_at)
     if weight is None and reduction in _REDUCTIONS:
         return class_loss(c, "cross_entropy", x, target, _loss_attrs(reduction, ignored, smoothing))
+    if weight is None:
+        return row_losses(c, x, target, ignored, smoothing)
     log_probs = c.along_last("log_softmax", x, classes_at)
     return _weighted_nll(c, log_probs, target, weight, reduction, ignored, smoothing)
 
@@ -83,6 +98,8 @@ def _weighted_nll(
 
 @lowers("nll_loss", "nll_loss_nd", "nll_loss2d")
 def _nll(c: Context, x: str, target: Any, weight: Any, reduction: int, ignored: int) -> str:
+    if weight is None and reduction not in _REDUCTIONS and c.rank(x) == 2 and (logits := before_log_softmax(c, x)):
+        return row_losses(c, logits, target, ignored)
     if weight is not None or reduction not in _REDUCTIONS:
         return _weighted_nll(c, x, target, weight, reduction, ignored)
     return class_loss(c, "nll_loss", x, target, _loss_attrs(reduction, ignored))

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
+from planner.frontends.aten_losses import before_log_softmax, row_losses
 from planner.graph.model import DType
 from planner.ops.embedding import EmbeddingAttrs, EmbeddingGradAttrs
 from planner.ops.masks import CastAttrs
@@ -77,8 +78,20 @@ def with_what_was_there(c: Context, x: str, total: str) -> str:
 def gather(c: Context, x: Any, axis: int, index: Any, *_: Any) -> str:
     x = c.val(x)
     shape = c.shape(x) or (1,)
+    if (losses := _of_labels(c, x, axis % len(shape), index)) is not None:
+        return losses
     places = places_of(c, _along(c, index, axis % len(shape), shape), list(shape))
     return read(c, x, places)
+
+
+def _of_labels(c: Context, x: str, axis: int, index: Any) -> str | None:
+    """Of one logarithm of a probability per row: the row's cross-entropy is its negative, and keeps none of the
+    others."""
+    logits, shape, wanted = before_log_softmax(c, x), c.shape(x), c.shape_of(index)
+    if logits is None or axis != len(shape) - 1 or wanted != (*shape[:-1], 1):
+        return None
+    rows = row_losses(c, c.reshape(logits, (-1, shape[-1])), c.reshape(c.val(index), (-1,)))
+    return c.reshape(c.op("neg", rows), wanted)
 
 
 @lowers("take")

@@ -31,8 +31,10 @@ def loss(first: "Picked", function: Any, name: str, args: Any, kwargs: dict[str,
     if not isinstance(target, picked) or not isinstance(args[0], picked):
         raise first.refuse(f"{name} of them and of other rows")
     reduction = kwargs.get("reduction", "mean")
-    whole = name in _CLASSES and not target.rows.is_floating_point() and reduction != "none"
-    if not whole:
+    by_label = name in _CLASSES and not target.rows.is_floating_point()
+    if not by_label or reduction == "none":
+        if by_label:  # where no row is picked, what stands for one may have any label
+            args, kwargs = _with_target(args, kwargs, target.like(_labels(target, target.mask.flat, kwargs)))
         found = first.apply(function, name, args, kwargs | {"reduction": "none"})
         if reduction == "none":
             return found
@@ -41,9 +43,8 @@ def loss(first: "Picked", function: Any, name: str, args: Any, kwargs: dict[str,
         return found.sum() if reduction == "sum" else found.mean()
     if args[0].axis or target.axis or not args[0].mask.same(target.mask):
         raise first.refuse(f"{name} of rows that different masks pick")
-    ignored = kwargs.get("ignore_index", -100)
     counted = target.mask.flat if reduction == "sum" else target.mask.flat | ~target.mask.any
-    labels = target.torch.where(counted.reshape(target.mask.wide(target.dim(), 0).shape), target.rows, ignored)
+    labels = _labels(target, counted, kwargs)
     rest = {k: x for k, x in kwargs.items() if k != "target"}
     if any(isinstance(x, picked) for x in (*args[2:], *rest.values())):
         raise first.refuse(f"{name} with weights that are such rows")
@@ -51,3 +52,13 @@ def loss(first: "Picked", function: Any, name: str, args: Any, kwargs: dict[str,
     if reduction == "sum":
         return found
     return target.torch.where(target.mask.any, found, target.torch.full((), float("nan"), dtype=found.dtype))
+
+
+def _labels(target: "Picked", counted: Any, kwargs: dict[str, Any]) -> Any:
+    """Labels of all rows, ignored where they do not count."""
+    wide = counted.reshape(target.mask.wide(target.dim(), target.axis).shape)
+    return target.torch.where(wide, target.rows, kwargs.get("ignore_index", -100))
+
+
+def _with_target(args: Any, kwargs: dict[str, Any], target: "Picked") -> tuple[Any, dict[str, Any]]:
+    return ((args[0], target, *args[2:]), kwargs) if len(args) > 1 else (args, kwargs | {"target": target})

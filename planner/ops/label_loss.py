@@ -1,7 +1,7 @@
 """Losses of class scores against integer labels; rows are sliced. See loss.py for stages and scratch."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from planner.ops.base import (
 )
 from planner.ops.loss import SCALAR, ClassLossAttrs, Loss, LossBackward
 from planner.ops.softmax import log_softmax
+
+
+class LabelAttrs(Protocol):
+    """Which labels count, and how much of a row's weight they have."""
+
+    @property
+    def ignore_index(self) -> int: ...
+    @property
+    def label_smoothing(self) -> float: ...
 
 
 class NllGradAttrs(ClassLossAttrs):
@@ -55,7 +64,7 @@ class _ClassLoss(Loss):
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         assert isinstance(sample.attrs, ClassLossAttrs)
         rows, classes = sample.inputs[0].shape
-        return (rng.standard_normal((rows, classes)) * 3, _draw_labels(sample.attrs, rows, classes, rng))
+        return (rng.standard_normal((rows, classes)) * 3, draw_labels(sample.attrs, rows, classes, rng))
 
     def samples(self) -> Sequence[Sample]:
         def case(rows: int, classes: int, **attrs: Any) -> Sample:
@@ -95,10 +104,10 @@ class NllLoss(_ClassLoss):
 
     def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         log_probs, labels = inputs
-        targets = _targets(attrs, labels, log_probs.shape[1])
-        scale = 1 / _counted(attrs, labels, log_probs.shape[1]).sum() if attrs.reduction == "mean" else 1.0
-        wanted = targets != 0  # elsewhere there may be minus infinity
-        total = (targets[wanted] * log_probs[wanted]).sum()
+        wanted = targets(attrs, labels, log_probs.shape[1])
+        scale = 1 / counted(attrs, labels, log_probs.shape[1]).sum() if attrs.reduction == "mean" else 1.0
+        told = wanted != 0  # elsewhere there may be minus infinity
+        total = (wanted[told] * log_probs[told]).sum()
         return (np.asarray(-total * scale), np.asarray(scale, log_probs.dtype))
 
 
@@ -118,12 +127,12 @@ class NllLossBackward(_ClassLossBackward):
 
     def reference(self, attrs: NllGradAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dloss, scale, labels = inputs
-        counted = _counted(attrs, labels, attrs.classes)[:, None]
-        return (np.where(counted, -dloss * scale * _targets(attrs, labels, attrs.classes), 0.0),)
+        rows = counted(attrs, labels, attrs.classes)[:, None]
+        return (np.where(rows, -dloss * scale * targets(attrs, labels, attrs.classes), 0.0),)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         assert isinstance(sample.attrs, NllGradAttrs)
-        labels = _draw_labels(sample.attrs, sample.inputs[2].shape[0], sample.attrs.classes, rng)
+        labels = draw_labels(sample.attrs, sample.inputs[2].shape[0], sample.attrs.classes, rng)
         return (rng.standard_normal(()), np.abs(rng.standard_normal(())), labels)
 
     def samples(self) -> Sequence[Sample]:
@@ -158,7 +167,7 @@ class CrossEntropy(_ClassLoss):
     def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         logits, labels = inputs
         loss, scale = NllLoss().reference(attrs, (log_softmax(logits), labels))
-        return (loss, *_of_rows(logits), scale)
+        return (loss, *log_sums(logits), scale)
 
 
 @register
@@ -184,17 +193,17 @@ class CrossEntropyBackward(_ClassLossBackward):
     def reference(self, attrs: ClassLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dloss, scale, logits, largest, log_sum, labels = inputs
         classes = logits.shape[1]
-        counted = _counted(attrs, labels, classes)[:, None]
+        rows = counted(attrs, labels, classes)[:, None]
         probabilities = np.exp(logits - largest[:, None] - log_sum[:, None])
-        distance = (probabilities - _targets(attrs, labels, classes)) * dloss * scale
-        return (np.where(counted, distance, 0.0),)  # where none counts, the scale is infinite
+        distance = (probabilities - targets(attrs, labels, classes)) * dloss * scale
+        return (np.where(rows, distance, 0.0),)  # where none counts, the scale is infinite
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
         assert isinstance(sample.attrs, ClassLossAttrs)
         rows, classes = sample.inputs[2].shape
-        labels = _draw_labels(sample.attrs, rows, classes, rng)
+        labels = draw_labels(sample.attrs, rows, classes, rng)
         logits = rng.standard_normal((rows, classes)) * 3
-        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), logits, *_of_rows(logits), labels)
+        return (rng.standard_normal(()), np.abs(rng.standard_normal(())), logits, *log_sums(logits), labels)
 
     def samples(self) -> Sequence[Sample]:
         found = []
@@ -205,27 +214,27 @@ class CrossEntropyBackward(_ClassLossBackward):
         return tuple(found)
 
 
-def _of_rows(logits: Array) -> tuple[Array, Array]:
+def log_sums(logits: Array) -> tuple[Array, Array]:
     """The largest of each row, and the logarithm of the sum of exponentials of what is left without it."""
     largest = logits.max(1)
     return largest, np.log(np.exp(logits - largest[:, None]).sum(1))
 
 
-def _counted(attrs: ClassLossAttrs, labels: Array, classes: int) -> Array:
+def counted(attrs: LabelAttrs, labels: Array, classes: int) -> Array:
     """Which rows count. A label out of range does not: the executor reports it after the step."""
-    counted: Array = (labels != attrs.ignore_index) & (labels >= 0) & (labels < classes)
-    return counted
+    found: Array = (labels != attrs.ignore_index) & (labels >= 0) & (labels < classes)
+    return found
 
 
-def _targets(attrs: ClassLossAttrs, labels: Array, classes: int) -> Array:
+def targets(attrs: LabelAttrs, labels: Array, classes: int) -> Array:
     """Smoothed one-hot rows, zero where the label does not count."""
     one_hot = (np.arange(classes) == labels[:, None]).astype(np.float64)
     smoothed = one_hot * (1 - attrs.label_smoothing) + attrs.label_smoothing / classes
-    result: Array = smoothed * _counted(attrs, labels, classes)[:, None]
+    result: Array = smoothed * counted(attrs, labels, classes)[:, None]
     return result
 
 
-def _draw_labels(attrs: ClassLossAttrs, rows: int, classes: int, rng: np.random.Generator) -> Array:
+def draw_labels(attrs: LabelAttrs, rows: int, classes: int, rng: np.random.Generator) -> Array:
     """At least one row counts, and one is ignored where `ignore_index` is a class."""
     labels = rng.integers(0, classes, rows)
     labels[0] = (attrs.ignore_index + 1) % classes

@@ -59,7 +59,18 @@ struct ClassLabels {
   bool out_of_range(int64_t row) const { return labels[row] != ignore_index && !counts(row); }
 };
 
-// Stage 0 of negative log-likelihoods. log_prob(r, c): of one element.
+// A row's negative log-likelihood. log_prob(r, c): of one element.
+template <class F>
+double row_loss(const ClassLabels& a, int64_t r, const F& log_prob) {
+  double loss = -(1.0 - a.label_smoothing) * log_prob(r, a.labels[r]);
+  if (a.label_smoothing > 0.0f) {
+    const double all = blocked_sum({0, a.classes}, [=](int64_t c) { return log_prob(r, c); });
+    loss -= static_cast<double>(a.label_smoothing) / static_cast<double>(a.classes) * all;
+  }
+  return loss;
+}
+
+// Stage 0 of negative log-likelihoods.
 template <class F>
 void add_log_probs(const ClassLabels& a, int64_t total_rows, int64_t slice, int64_t slices, void* scratch, const F& log_prob) {
   const Range rows = split(total_rows, slices, slice);
@@ -69,11 +80,7 @@ void add_log_probs(const ClassLabels& a, int64_t total_rows, int64_t slice, int6
     if (a.out_of_range(r) && bad_row < 0) bad_row = r;
     if (!a.counts(r)) continue;
     items += 1.0;
-    loss -= (1.0 - a.label_smoothing) * log_prob(r, a.labels[r]);
-    if (a.label_smoothing > 0.0f) {
-      const double all = blocked_sum({0, a.classes}, [=](int64_t c) { return log_prob(r, c); });
-      loss -= static_cast<double>(a.label_smoothing) / static_cast<double>(a.classes) * all;
-    }
+    loss += row_loss(a, r, log_prob);
   }
   write_loss_partial(scratch, slice, loss, items, bad_row);
 }
@@ -99,20 +106,39 @@ void nll_loss_backward(const float* dloss, const float* saved_scale, const Class
   }
 }
 
+// The logarithm of an element's probability.
+template <class T>
+auto log_probs_of(const T* logits, int64_t classes, const LogSums& kept) {
+  return [=](int64_t r, int64_t c) {
+    return (static_cast<float>(logits[r * classes + c]) - kept.largest[r]) - kept.log_sum[r];
+  };
+}
+
 // Stage 0 of the cross-entropy of logits.
 template <class T>
 void cross_entropy_sums(const T* logits, const ClassLabels& a, const LogSums& kept, int64_t total_rows, int64_t slice,
                         int64_t slices, void* scratch) {
   log_sums(logits, a.classes, kept, split(total_rows, slices, slice));
-  add_log_probs(a, total_rows, slice, slices, scratch, [=, classes = a.classes](int64_t r, int64_t c) {
-    return (static_cast<float>(logits[r * classes + c]) - kept.largest[r]) - kept.log_sum[r];
-  });
+  add_log_probs(a, total_rows, slice, slices, scratch, log_probs_of(logits, a.classes, kept));
 }
 
-// dlogits = (probabilities - smoothed one-hot) * scale; may equal logits. Slices over rows.
+// That of every row, 0 where it does not count; returns the first row whose label is out of range, or -1.
 template <class T>
-void cross_entropy_backward(const float* dloss, const float* saved_scale, const T* logits, const float* largest,
-                            const float* log_sum, const ClassLabels& a, T* dlogits, Range rows) {
+int64_t cross_entropy_rows(const T* logits, const ClassLabels& a, float* losses, const LogSums& kept, Range rows) {
+  log_sums(logits, a.classes, kept, rows);
+  const auto log_prob = log_probs_of(logits, a.classes, kept);
+  int64_t bad_row = -1;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    if (a.out_of_range(r) && bad_row < 0) bad_row = r;
+    losses[r] = a.counts(r) ? static_cast<float>(row_loss(a, r, log_prob)) : 0.0f;
+  }
+  return bad_row;
+}
+
+// dlogits = (probabilities - smoothed one-hot) * scale(row); may equal logits. Slices over rows.
+template <class T, class F>
+void distances_from_targets(const T* logits, const float* largest, const float* log_sum, const ClassLabels& a, T* dlogits,
+                            Range rows, const F& scale_of) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const T* x = logits + r * a.classes;
     T* out = dlogits + r * a.classes;
@@ -120,7 +146,7 @@ void cross_entropy_backward(const float* dloss, const float* saved_scale, const 
       for (int64_t c = 0; c < a.classes; ++c) out[c] = static_cast<T>(0.0f);
       continue;
     }
-    const float scale = *dloss * *saved_scale;
+    const float scale = scale_of(r);
     const float uniform = a.label_smoothing / static_cast<float>(a.classes);
     const auto log_prob = [shift = largest[r], log_sum = log_sum[r]](float v) { return (v - shift) - log_sum; };
     // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
@@ -129,6 +155,18 @@ void cross_entropy_backward(const float* dloss, const float* saved_scale, const 
     map_row(a.classes, out, [=](int64_t, float v) { return (math::exp_below(log_prob(v)) - uniform) * scale; }, x);
     out[a.labels[r]] = static_cast<T>(own * scale);
   }
+}
+
+template <class T>
+void cross_entropy_backward(const float* dloss, const float* saved_scale, const T* logits, const float* largest,
+                            const float* log_sum, const ClassLabels& a, T* dlogits, Range rows) {
+  distances_from_targets(logits, largest, log_sum, a, dlogits, rows, [=](int64_t) { return *dloss * *saved_scale; });
+}
+
+template <class T>
+void cross_entropy_rows_backward(const float* dlosses, const T* logits, const float* largest, const float* log_sum,
+                                 const ClassLabels& a, T* dlogits, Range rows) {
+  distances_from_targets(logits, largest, log_sum, a, dlogits, rows, [=](int64_t r) { return dlosses[r]; });
 }
 
 // Stage 0 of the mean squared error.

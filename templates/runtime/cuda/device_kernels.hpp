@@ -278,6 +278,12 @@ void nll_loss(Queue queue, const float* log_probs, const Labels& a, bool mean, f
 template <class T>
 void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const T* logits, const float* largest,
                             const float* log_sum, const Labels& a, T* dlogits);
+/// That of every row, 0 where it does not count.
+template <class T>
+void cross_entropy_rows(Queue queue, const T* logits, const Labels& a, float* losses, float* largest, float* log_sum);
+template <class T>
+void cross_entropy_rows_backward(Queue queue, const float* dlosses, const T* logits, const float* largest,
+                                 const float* log_sum, const Labels& a, T* dlogits);
 void nll_loss_backward(Queue queue, const float* dloss, const float* scale, const Labels& a, float* dx);
 /// `parts`: `chunks` doubles.
 void mse_loss(Queue queue, const float* x, const float* target, int64_t n, bool mean, float* loss, float* scale,

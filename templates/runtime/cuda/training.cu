@@ -33,13 +33,26 @@ STEPPLAN_BOTH inline bool counts(const Labels& a, int64_t row) {
   return label != a.ignore_index && label >= 0 && label < a.classes;
 }
 
-/// One row's share of the negative log-likelihood, and whether it counts: `own` is its label's, `all` the sum over the classes.
-STEPPLAN_BOTH inline void write_nll(const Labels& a, int64_t r, double own, double all, double* parts) {
-  const bool counted = counts(a, r);
+/// One row's share of the negative log-likelihood: `own` is its label's, `all` the sum over the classes.
+STEPPLAN_BOTH inline double row_loss(const Labels& a, int64_t r, double own, double all) {
   const double share = a.label_smoothing;
-  parts[r] = counted ? -(1.0 - share) * own - share / static_cast<double>(a.classes) * all : 0.0;
-  parts[a.rows + r] = counted ? 1.0 : 0.0;
+  return counts(a, r) ? -(1.0 - share) * own - share / static_cast<double>(a.classes) * all : 0.0;
 }
+/// Where it is added up, with whether it counts.
+struct Parts {
+  double* parts;
+  STEPPLAN_BOTH void operator()(const Labels& a, int64_t r, double own, double all) const {
+    parts[r] = row_loss(a, r, own, all);
+    parts[a.rows + r] = counts(a, r) ? 1.0 : 0.0;
+  }
+};
+/// Where it stays by itself.
+struct Losses {
+  float* losses;
+  STEPPLAN_BOTH void operator()(const Labels& a, int64_t r, double own, double all) const {
+    losses[r] = static_cast<float>(row_loss(a, r, own, all));
+  }
+};
 
 }  // namespace
 
@@ -56,8 +69,8 @@ void report_bad_row(Queue queue, const Labels& labels) {
 }
 
 namespace {
-template <int width, class T>
-void cross_entropy_rows(Queue queue, const T* logits, const Labels& labels, float* largest, float* log_sum, double* parts) {
+template <int width, class T, class Into>
+void cross_entropies(Queue queue, const T* logits, const Labels& labels, float* largest, float* log_sum, Into write) {
   const Labels a = labels;
   rows<128>(queue, a.rows, [=] STEPPLAN_KERNEL(auto team, int64_t r) {
     const T* x = logits + r * a.classes;
@@ -71,16 +84,22 @@ void cross_entropy_rows(Queue queue, const T* logits, const Labels& labels, floa
     if (team.lane() != 0) return;
     largest[r] = shift;
     log_sum[r] = sum;
-    write_nll(a, r, counts(a, r) ? (static_cast<float>(x[a.labels[r]]) - shift) - sum : 0.0f, all, parts);
+    write(a, r, counts(a, r) ? (static_cast<float>(x[a.labels[r]]) - shift) - sum : 0.0f, all);
   });
+}
+
+/// As wide as the rows allow.
+template <class T, class Into>
+void all_cross_entropies(Queue queue, const T* logits, const Labels& a, float* largest, float* log_sum, Into write) {
+  if (in_wide_rows(a.classes, logits)) cross_entropies<4>(queue, logits, a, largest, log_sum, write);
+  else cross_entropies<1>(queue, logits, a, largest, log_sum, write);
 }
 }  // namespace
 
 template <class T>
 void cross_entropy(Queue queue, const T* logits, const Labels& a, float* largest, float* log_sum, bool mean, float* loss,
                    float* scale, double* parts) {
-  if (in_wide_rows(a.classes, logits)) cross_entropy_rows<4>(queue, logits, a, largest, log_sum, parts);
-  else cross_entropy_rows<1>(queue, logits, a, largest, log_sum, parts);
+  all_cross_entropies(queue, logits, a, largest, log_sum, Parts{parts});
   finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
   report_bad_row(queue, a);
 }
@@ -95,21 +114,38 @@ void nll_loss(Queue queue, const float* log_probs, const Labels& labels, bool me
       over_row<1>(team, a.classes, [&](int64_t, float v) { all += static_cast<double>(v); }, p);
       all = team.sum(all);
     }
-    if (team.lane() == 0) write_nll(a, r, counts(a, r) ? p[a.labels[r]] : 0.0f, all, parts);
+    if (team.lane() == 0) Parts{parts}(a, r, counts(a, r) ? p[a.labels[r]] : 0.0f, all);
   });
   finish_loss(queue, parts, parts + a.rows, a.rows, 0.0, mean, loss, scale);
   report_bad_row(queue, a);
 }
 
 template <class T>
-void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const T* logits, const float* largest,
-                            const float* log_sum, const Labels& labels, T* dlogits) {
+void cross_entropy_rows(Queue queue, const T* logits, const Labels& a, float* losses, float* largest, float* log_sum) {
+  all_cross_entropies(queue, logits, a, largest, log_sum, Losses{losses});
+  report_bad_row(queue, a);
+}
+
+namespace {
+/// What a row's distances are multiplied by.
+struct OneScale {
+  const float *dloss, *scale;
+  STEPPLAN_KERNEL float of(int64_t) const { return *dloss * *scale; }
+};
+struct RowScales {
+  const float* dlosses;
+  STEPPLAN_KERNEL float of(int64_t row) const { return dlosses[row]; }
+};
+
+template <class T, class Scales>
+void distances_from_targets(Queue queue, Scales scales, const T* logits, const float* largest, const float* log_sum,
+                            const Labels& labels, T* dlogits) {
   const Labels a = labels;
   const Divider classes(a.classes, a.rows * a.classes);
   elements(queue, a.rows * a.classes, [=] STEPPLAN_KERNEL(int64_t i) {
     int64_t c;
     const int64_t r = classes.split(i, c);
-    const float factor = counts(a, r) ? *dloss * *scale : 0.0f;
+    const float factor = counts(a, r) ? scales.of(r) : 0.0f;
     const float uniform = a.label_smoothing / static_cast<float>(a.classes);
     // exp(p) - 1: of a row that is nearly right, exp would leave the rounding of a number near 1.
     const float p = (static_cast<float>(logits[i]) - largest[r]) - log_sum[r];
@@ -117,11 +153,26 @@ void cross_entropy_backward(Queue queue, const float* dloss, const float* scale,
     dlogits[i] = static_cast<T>(factor == 0.0f ? 0.0f : (own - uniform) * factor);
   });
 }
+}  // namespace
+
+template <class T>
+void cross_entropy_backward(Queue queue, const float* dloss, const float* scale, const T* logits, const float* largest,
+                            const float* log_sum, const Labels& a, T* dlogits) {
+  distances_from_targets(queue, OneScale{dloss, scale}, logits, largest, log_sum, a, dlogits);
+}
+
+template <class T>
+void cross_entropy_rows_backward(Queue queue, const float* dlosses, const T* logits, const float* largest,
+                                 const float* log_sum, const Labels& a, T* dlogits) {
+  distances_from_targets(queue, RowScales{dlosses}, logits, largest, log_sum, a, dlogits);
+}
 
 #define STEPPLAN_CROSS_ENTROPY(T)                                                                                          \
   template void cross_entropy<T>(Queue, const T*, const Labels&, float*, float*, bool, float*, float*, double*);           \
+  template void cross_entropy_rows<T>(Queue, const T*, const Labels&, float*, float*, float*);                             \
   template void cross_entropy_backward<T>(Queue, const float*, const float*, const T*, const float*, const float*,         \
-                                          const Labels&, T*);
+                                          const Labels&, T*);                                                              \
+  template void cross_entropy_rows_backward<T>(Queue, const float*, const T*, const float*, const float*, const Labels&, T*);
 STEPPLAN_CROSS_ENTROPY(float)
 STEPPLAN_CROSS_ENTROPY(bfloat16)
 #undef STEPPLAN_CROSS_ENTROPY
