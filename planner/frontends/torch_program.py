@@ -27,6 +27,7 @@ from planner.frontends.torch_numbers import numbers, of_generators, tell
 from planner.frontends.torch_picked import picked_rows
 from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
+from planner.frontends.torch_same import returned_as_given
 from planner.frontends.torch_selected import selected_rows
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_surroundings import surroundings
@@ -198,6 +199,7 @@ def _recorded(
             stand_ins(torch),
             surroundings(torch, module),
             detached_data(torch, module),
+            returned_as_given(torch, module),
             branches(torch, module) as written,
             again.choices.computed(torch, module, written),
             known_numbers(torch, module, prefix),
