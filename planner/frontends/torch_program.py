@@ -24,6 +24,7 @@ from planner.frontends.torch_held import held_again
 from planner.frontends.torch_in_place import dropout_apart
 from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
+from planner.frontends.torch_packed import packed_sequences
 from planner.frontends.torch_picked import picked_rows
 from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
@@ -206,6 +207,7 @@ def _recorded(
             asked_numbers(torch, module, written, again.among) as asked,
             selected_rows(torch, module),
             picked_rows(torch, module),
+            packed_sequences(torch) as packed,
             numbers(torch, module, original) as fixed,
             assignments(torch, module, prefix) as assigned,
             held_again(torch, module),
@@ -215,7 +217,7 @@ def _recorded(
     except Exception as error:
         refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
         raise refused or export_error(error) from error
-    return program, asked.returned, assigned.left, [*fixed, *asked.told()]
+    return program, asked.returned, assigned.left, [*fixed, *asked.told(), *packed]
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:
