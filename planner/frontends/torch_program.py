@@ -199,6 +199,7 @@ def _recorded(
             unvalidated(torch),
             stand_ins(torch),
             surroundings(torch, module),
+            held_again(torch, module),
             detached_data(torch, module),
             returned_as_given(torch, module),
             branches(torch, module) as written,
@@ -210,7 +211,6 @@ def _recorded(
             packed_sequences(torch) as packed,
             numbers(torch, module, original) as fixed,
             assignments(torch, module, prefix) as assigned,
-            held_again(torch, module),
         ):
             program = torch.export.export(module, positional, keywords, strict=False)
             require_kept(program, assigned.replaced, prefix)
