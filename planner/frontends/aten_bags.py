@@ -1,11 +1,12 @@
-"""ATen's bags of embeddings: sums or means of the rows of a table that ids name, bag by bag."""
+"""ATen's bags of embeddings: sums, means or maxima of the rows of a table that ids name, bag by bag."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
-from planner.frontends.aten_order import cumsum
+from planner.frontends.aten_order import cumsum, evenly
 from planner.frontends.aten_picks import added
+from planner.frontends.aten_segments import largest_rows
 from planner.ops.embedding import EmbeddingAttrs
 
 
@@ -23,7 +24,7 @@ def _embedding_bag(
     padding_index: int | None = -1,
 ) -> Any:
     """A bag is the ids from its offset to the next one; those of the padding's row count for nothing."""
-    require(not scale and mode in (0, 1), "scale_grad_by_freq or mode='max'")
+    require(not scale, "scale_grad_by_freq")
     table, ids = c.val(table), c.val(ids)
     if c.node.target._overloadname == "padding_idx":  # which counts from the end, where it is negative
         padding_index = None if padding_index is None else padding_index % c.shape(table)[0]
@@ -33,6 +34,8 @@ def _embedding_bag(
         rows = c.op("mul", rows, c.unsqueeze(c.val(weights), 1))
     bags = _Bags(c, offsets, c.shape(ids)[0], include_last)
     counted = c.unsqueeze(c.compare("ne", ids, padding), 1) if padding >= 0 else None
+    if mode == 2:
+        return (bags.largest(rows, counted), None, None, None)
     y = bags.sum(rows if counted is None else c.op("mul", rows, counted))
     if mode == 1 and bags.size and counted is None:
         y = c.scale(y, 1 / bags.size)
@@ -63,6 +66,17 @@ class _Bags:
         if self.size:
             return c.reduce("reduce_sum", c.reshape(rows, (self._count, self.size, width)), [1], False)
         return c.slice(added(c, self._of_rows, rows, self._ends, width), 0, 0, self._count)
+
+    def largest(self, rows: str, counted: str | None) -> str:
+        """(total, width) -> (bags, width): equal elements share the gradient, as those of a row that a bag has twice.
+        Bags of none are zeros: rows that do not count are in one behind all others."""
+        c, width = self._c, self._c.shape(rows)[1]
+        if self.size and counted is None:
+            return evenly(c, c.reshape(rows, (self._count, self.size, width)), [1], False, 1)
+        ids = c.torch.arange(c.shape(rows)[0]) // self.size if self.size else self._of_rows
+        if counted is not None:
+            ids = c.chosen_whole(c.reshape(counted, c.shape_of(ids)), ids, c.torch.tensor(self._ends))
+        return c.slice(largest_rows(c, rows, c.val(ids), self._ends + 1), 0, 0, self._count)
 
 
 def _size(offsets: Sequence[int], count: int, total: int) -> int:

@@ -302,6 +302,11 @@ def _abs(c: Context, z: Any) -> str:
     return c.root(c.op("add", c.op("square", found.re), c.op("square", found.im)))
 
 
+@of_complex("linalg_vector_norm")
+def _vector_norm(c: Context, z: Any, *rest: Any) -> str:
+    return str(HANDLERS["aten.linalg_vector_norm"](c, _abs(c, z), *rest))
+
+
 @of_complex("angle")
 def _angle(c: Context, z: Any) -> str:
     found = values(c, parts(c, z))

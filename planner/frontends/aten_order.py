@@ -194,7 +194,7 @@ def _extremes_so_far(sign: int) -> Any:
         best = c.op("detach", c.floating(x))
         positions = c.torch.arange(extent).float().reshape(-1, *([1] * (len(shape) - 1 - axis)))
         place = c.expand(c.val(positions), shape)
-        for apart in _doubling(extent):
+        for apart in doubling(extent):
             (first, own), (first_place, own_place) = (
                 (c.slice(v, axis, 0, apart), c.slice(v, axis, apart, extent)) for v in (best, place)
             )
@@ -212,7 +212,7 @@ lowers("cummax")(_extremes_so_far(1))
 lowers("cummin")(_extremes_so_far(-1))
 
 
-def _doubling(extent: int) -> list[int]:
+def doubling(extent: int) -> list[int]:
     """1, 2, 4, ..., below the extent."""
     return [1 << i for i in range((extent - 1).bit_length())]
 
@@ -220,7 +220,7 @@ def _doubling(extent: int) -> list[int]:
 def _so_far(c: Context, x: str, axis: int, join: Callable[[str, str], str]) -> str:
     """What every element and those before it are joined to."""
     extent = c.shape(x)[axis]
-    for apart in _doubling(extent):
+    for apart in doubling(extent):
         first, own = c.slice(x, axis, 0, apart), c.slice(x, axis, apart, extent)
         x = c.concat([first, join(c.slice(x, axis, 0, extent - apart), own)], axis)
     return x

@@ -31,9 +31,11 @@ def _linear(c: Context, x: str, w: Any, bias: Any) -> str:
     return c.op("linear", x, c.val(w), *([c.val(bias)] if bias is not None else []))
 
 
-def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell: Cell, backwards: bool) -> Any:
-    """x (T, N, I), states (N, H) each; parameters w_ih, w_hh, [b_ih, b_hh], [w_hr]. Returns (outputs by time, last
-    states)."""
+def _unrolled(
+    c: Context, x: str, states: list[str], parameters: list[Any], cell: Cell, backwards: bool, counted: list[str]
+) -> Any:
+    """x (T, N, I), states (N, H) each; parameters w_ih, w_hh, [b_ih, b_hh], [w_hr]. counted: by time, which sequences
+    have it, (N, 1), or nothing: all. Returns (outputs by time, last states)."""
     times, batch, width = c.shape(x)
     w_input, w_hidden, *rest = parameters
     b_input, b_hidden = rest[:2] if len(rest) > 1 else (None, None)
@@ -45,18 +47,22 @@ def _unrolled(c: Context, x: str, states: list[str], parameters: list[Any], cell
     for block, steps, end in reversed(blocks) if backwards else blocks:
         parts = c.split(_linear(c, block, w_input, b_input), 0, [batch] * steps)
         for t in reversed(range(steps)) if backwards else range(steps):
+            before = states
             states = cell(c, parts[t], _linear(c, states[0], w_hidden, b_hidden), states)
             if projection is not None:
                 states = [_linear(c, states[0], projection, None), *states[1:]]
+            if counted:
+                states = [c.where(counted[t], *pair) for pair in zip(states, before, strict=True)]
             found[end - steps + t] = states[0]
     return found, states
 
 
 def _layers(
     c: Context, cell: Cell, x: Any, first: list[Any], parameters: list[Any], biases: bool, layers: int, dropout: float,
-    train: bool, both: bool, batch_first: bool,
+    train: bool, both: bool, batch_first: bool, counted: tuple[list[str], list[str]] = ([], []),
 ) -> tuple[str, ...]:  # fmt: skip
-    """Layer upon layer, in one or both directions. first: states (layers * directions, N, H) each."""
+    """Layer upon layer, in one or both directions. first: states (layers * directions, N, H) each; counted: for each
+    direction, as `_unrolled` has it."""
     x, first = c.val(x), [c.val(s) for s in first]
     if c.rank(x) == 2:
         alone = _layers(
@@ -74,7 +80,7 @@ def _layers(
             at = layer * directions + direction
             states = [c.select(s, 0, at) for s in first]
             own = parameters[at * each : (at + 1) * each]
-            found, states = _unrolled(c, x, states, own, cell, direction == 1)
+            found, states = _unrolled(c, x, states, own, cell, direction == 1, counted[direction])
             outputs.append(c.stack(found, 0))
             for collected, state in zip(last, states, strict=True):
                 collected.append(state)
@@ -107,6 +113,26 @@ def _rnn_tanh(c: Context, x: str, first: Any, parameters: Any, *options: Any) ->
 def _rnn_relu(c: Context, x: str, first: Any, parameters: Any, *options: Any) -> Any:
     require(isinstance(parameters, list), "packed sequences")
     return _layers(c, _plain_cell("relu"), x, [c.val(first)], parameters, *options)
+
+
+_CELLS = {
+    "lstm": _lstm_cell,
+    "gru": _gru_cell,
+    "rnn_tanh": _plain_cell("tanh"),
+    "rnn_relu": _plain_cell("relu"),
+}
+
+
+@lowers("stepplan.recurrent")
+def _ending(c: Context, x: str, mask: Any, first: list[Any], parameters: list[Any], kind: str, *options: Any) -> Any:
+    """Of sequences that end (torch_packed.py): behind their ends, states are as they were there. Who goes forward and
+    leaves no states to anybody does not have to know."""
+    wide = c.unsqueeze(c.truth(mask, 1), 2)
+    counted = [c.select(wide, 0, t) for t in range(c.shape(wide)[0])]
+    forward = counted if any(c.wanted(i + 1) for i in range(len(first))) else []
+    biases, layers, dropout, train, both = options
+    ends = (forward, counted)
+    return list(_layers(c, _CELLS[kind], x, first, parameters, biases, layers, dropout, train, both, False, ends))
 
 
 @lowers("lstm_cell")

@@ -1,11 +1,14 @@
-"""ATen's operators that reduce rows, or elements, which share an index, with what was there: sums, means, extremes."""
+"""ATen's operators that reduce rows, or elements, which share an index, with what was there: sums, means, extremes,
+products."""
 
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
-from planner.frontends.aten_picks import added, in_front, places_of, scattered_rows, with_what_was_there
+from planner.frontends.aten_order import doubling
+from planner.frontends.aten_picks import added, in_front, places_of, read, scattered_rows, with_what_was_there
 from planner.graph.model import Role
 from planner.ops.embedding import EmbeddingAttrs
+from planner.ops.order import ArgsortAttrs
 from planner.ops.segment import SegmentAttrs
 
 
@@ -39,8 +42,10 @@ def _index_add(c: Context, x: Any, axis: int, index: Any, source: Any, alpha: fl
 
 def _reduced(c: Context, x: str, ids: str, rows: str, reduce: str, include: bool) -> str:
     """x [entries, width] and the rows of each entry, or these alone where there are any."""
-    require(reduce in ("sum", "mean", "amax", "amin"), f"reduce={reduce!r}")
+    require(reduce in ("sum", "mean", "amax", "amin", "prod"), f"reduce={reduce!r}")
     entries, width = c.shape(x)
+    if reduce == "prod":
+        return _product(c, x, ids, rows, include)
     if reduce in ("sum", "mean"):
         total = added(c, ids, rows, entries, width)
         total = with_what_was_there(c, x, total) if include else total
@@ -54,6 +59,31 @@ def _reduced(c: Context, x: str, ids: str, rows: str, reduce: str, include: bool
     if reduce == "amin":
         return c.op("neg", _largest(c, c.op("neg", x), c.op("neg", rows), ids, include))
     return _largest(c, x, rows, ids, include)
+
+
+def _product(c: Context, x: str, ids: str, rows: str, include: bool) -> str:
+    """Rows in the order of their entries, each with those before it that are of the same entry, twice as far in every
+    round: the last one's product is the entry's. There is no quotient, so zeros are numbers as any other."""
+    (entries, width), (total,) = c.shape(x), c.shape(ids)
+    order = c.op("argsort", c.floating(ids), attrs=ArgsortAttrs(count=total))
+    ids = c.reshape(read(c, ids, order), (total, 1))
+    rows, one = read(c, rows, order, (width,)), c.fill((), 1.0)
+    for apart in doubling(total):
+        own = c.slice(rows, 0, apart, total)
+        same = c.compare("eq", c.slice(ids, 0, apart, total), c.slice(ids, 0, 0, total - apart))
+        before = c.where(same, c.slice(rows, 0, 0, total - apart), one)
+        rows = c.concat([c.slice(rows, 0, 0, apart), c.op("mul", before, own)], 0)
+    last = c.concat([c.compare("ne", c.slice(ids, 0, 1, total), c.slice(ids, 0, 0, total - 1)), c.fill((1, 1), 1.0)], 0)
+    found = added(c, ids, c.op("mul", rows, last), entries, width)
+    some = c.compare("gt", added(c, ids, last, entries, 1), 0)
+    return c.where(some, c.op("mul", x, found) if include else found, x)
+
+
+def largest_rows(c: Context, rows: str, ids: str, entries: int) -> str:
+    """The largest elements of the rows of each entry, whose gradient equal ones share; 0 where there is none."""
+    attrs = SegmentAttrs(rows=entries)
+    best, share = c.outputs("segment_max", *_where_they_lie(c, rows, c.shape(ids)[0]), ids, attrs=attrs)
+    return c.where(c.compare("eq", c.op("detach", share), 0), c.fill((), 0.0), best)
 
 
 def _largest(c: Context, x: str, rows: str, ids: str, include: bool) -> str:

@@ -55,12 +55,29 @@ def is_recorded(torch: Any) -> bool:
 
 def node_of(tensor: Any) -> Any:
     """The node of the program that is being recorded; None for what is none of its tensors."""
-    from torch._subclasses.functional_tensor import FunctionalTensor
+    slot = slot_of(tensor)
+    return slot.proxy.node if slot is not None else None
+
+
+def slot_of(tensor: Any) -> Any:
+    """What PyTorch's exporter takes a tensor for; None for what is no tensor of the program."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
-    plain, mode = tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor, get_proxy_mode()
-    slot = get_proxy_slot(plain, mode.tracer, None) if mode is not None else None
-    return slot.proxy.node if slot is not None else None
+    mode = get_proxy_mode()
+    return get_proxy_slot(_plain(tensor), mode.tracer, None) if mode is not None else None
+
+
+def take_for(tensor: Any, slot: Any) -> None:
+    """From here on it is that to PyTorch's exporter."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, set_proxy_slot
+
+    set_proxy_slot(_plain(tensor), get_proxy_mode().tracer, slot)
+
+
+def _plain(tensor: Any) -> Any:
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return tensor.from_functional() if isinstance(tensor, FunctionalTensor) else tensor
 
 
 def is_of_data(tensor: Any) -> bool:

@@ -41,6 +41,7 @@ def operators_in_parts(torch: Any) -> dict[str, Callable[..., Any]]:
         "grid_sampler": known[aten.grid_sampler_2d.default],
         "cdist": distances,
         "_cdist_forward": distances,
+        "copy": lambda x, source, *_: source.to(x.dtype).expand(x.shape).clone(),
         "view": torch.reshape,  # of what may lie otherwise in memory now
     }
     return {f"aten.{name}": function for name, function in (images | borders | others).items()}

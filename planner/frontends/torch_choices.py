@@ -213,7 +213,9 @@ class _Sides:
             return first
         if None not in kinds:
             return self._number(name, first, second, kinds)
-        if any(id(x) in self._slots.held or any(x is old for old in self._before.values()) for x in (first, second)):
+        fixed = alike and isinstance(first, tuple)  # whoever else holds one cannot tell
+        old = (id(x) in self._slots.held or any(x is b for b in self._before.values()) for x in (first, second))
+        if not fixed and any(old):
             raise self._differs(name)  # others may hold it as well
         if alike and isinstance(first, list | tuple) and len(first) == len(second):
             parts = [self._chosen(name, *pair) for pair in zip(first, second, strict=True)]

@@ -7,6 +7,7 @@ once more and traced below autograd, and the operators of that backward pass tak
 all others are, so derivatives may have derivatives.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -22,6 +23,7 @@ Refuse = Callable[[str, Any], Exception]
 """The error for what a plan cannot have, and the exported program's node that has it, if there is one yet."""
 
 OPERATOR = "stepplan.derivatives"
+_NO_FORMULA = re.compile(r"derivative for (\S+) is not implemented")
 
 
 @contextmanager
@@ -99,7 +101,14 @@ def _expand(torch: Any, graph: Any, node: Any, barrier: Any, refuse: Refuse) -> 
         if packet(step.target) == "aten.native_dropout":
             _dropout_as_product(torch, graph, step)
     path = _between(graph, inputs, outputs, barrier)
-    made = _copied(torch, graph, node, *_traced(torch, node, path), refuse)
+    try:
+        traced = _traced(torch, node, path)
+    except RuntimeError as error:
+        missing = _NO_FORMULA.search(str(error))
+        if missing is None:
+            raise
+        raise refuse(f"{missing[1].replace('::', '.')} within it, of which PyTorch knows none", node) from error
+    made = _copied(torch, graph, node, *traced, refuse)
     for user in list(node.users):  # getitem
         gradient = made[user.args[1]]
         if not differentiable:

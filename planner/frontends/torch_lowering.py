@@ -188,6 +188,9 @@ class Lowering:
                 if id(tensor) in self.context.carried:  # training writes to it
                     self.values[node] = self.context.state(tensor)
                     continue
+                if not (tensor.requires_grad or tensor.is_floating_point() or tensor.is_complex()):
+                    self.values[node] = tensor  # a number or a mask that is held as a parameter
+                    continue
                 if id(tensor) not in first:
                     first[id(tensor)] = self._parameter(name, tensor)
                 found = first[id(tensor)]

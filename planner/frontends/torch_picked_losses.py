@@ -13,7 +13,7 @@ LOSSES = (
     _WITH_WEIGHTS
     | _OF_THREE
     | {
-        "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss",
+        "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss",
         "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss", "poisson_nll_loss",
         "smooth_l1_loss", "soft_margin_loss",
     }
@@ -22,6 +22,8 @@ LOSSES = (
 
 def loss(first: "Picked", function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
     picked = type(first)
+    if name == "ctc_loss":
+        return _ctc(first, function, *args, **kwargs)
     most = 3 if name in _WITH_WEIGHTS | _OF_THREE else 2
     if kwargs.get("size_average") is not None or kwargs.get("reduce") is not None or len(args) > most:
         raise first.refuse(f"{name} with more arguments in order, or reduce")
@@ -62,3 +64,28 @@ def _labels(target: "Picked", counted: Any, kwargs: dict[str, Any]) -> Any:
 
 def _with_target(args: Any, kwargs: dict[str, Any], target: "Picked") -> tuple[Any, dict[str, Any]]:
     return ((args[0], target, *args[2:]), kwargs) if len(args) > 1 else (args, kwargs | {"target": target})
+
+
+def _ctc(
+    first: "Picked",
+    function: Any,
+    log_probs: Any,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    *options: Any,
+    **named: Any,
+) -> Any:
+    """Of labels one behind the other, which a mask of [sequences, labels] picks. They are padded again; the loss is NaN
+    where a sequence has more than that mask has for one."""
+    torch, others = first.torch, (log_probs, input_lengths, target_lengths)
+    sequences = 1 if any(isinstance(x, type(first)) for x in others) else log_probs.shape[-2]
+    alone = log_probs.dim() == 3 and target_lengths.dim() == 1 and targets is first and first.dim() == 1
+    if not alone or first.mask.size % sequences:
+        raise first.refuse("ctc_loss of them and of other rows")
+    most = first.mask.size // sequences
+    begin = target_lengths.cumsum(0) - target_lengths
+    places = (begin[:, None] + torch.arange(most)).clamp(max=first.mask.size - 1)
+    padded = first.rows[first.mask.order][places]
+    found = function(log_probs, padded, input_lengths, target_lengths, *options, **named)
+    return torch.where((target_lengths > most).any(), torch.full((), float("nan"), dtype=found.dtype), found)

@@ -24,9 +24,11 @@ from planner.frontends.torch_held import held_again
 from planner.frontends.torch_in_place import dropout_apart
 from planner.frontends.torch_known import known_numbers
 from planner.frontends.torch_numbers import numbers, of_generators, tell
+from planner.frontends.torch_packed import packed_sequences
 from planner.frontends.torch_picked import picked_rows
 from planner.frontends.torch_places import calling_line, causes, in_brackets, located_error, place_of
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
+from planner.frontends.torch_same import returned_as_given
 from planner.frontends.torch_selected import selected_rows
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_surroundings import surroundings
@@ -197,23 +199,25 @@ def _recorded(
             unvalidated(torch),
             stand_ins(torch),
             surroundings(torch, module),
+            held_again(torch, module),
             detached_data(torch, module),
+            returned_as_given(torch, module),
             branches(torch, module) as written,
             again.choices.computed(torch, module, written),
             known_numbers(torch, module, prefix),
             asked_numbers(torch, module, written, again.among) as asked,
             selected_rows(torch, module),
             picked_rows(torch, module),
+            packed_sequences(torch) as packed,
             numbers(torch, module, original) as fixed,
             assignments(torch, module, prefix) as assigned,
-            held_again(torch, module),
         ):
             program = torch.export.export(module, positional, keywords, strict=False)
             require_kept(program, assigned.replaced, prefix)
     except Exception as error:
         refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
         raise refused or export_error(error) from error
-    return program, asked.returned, assigned.left, [*fixed, *asked.told()]
+    return program, asked.returned, assigned.left, [*fixed, *asked.told(), *packed]
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:

@@ -1,15 +1,13 @@
 """What is said of a module that PyTorch cannot export, or not with the gradients that it has."""
 
-import os
 import re
 from enum import Enum
 from typing import Any
 
 from planner.errors import UserError
-from planner.frontends.torch_places import bracketed, calling_line, causes, frames_of, place_of, raised_at
+from planner.frontends.torch_places import bracketed, calling_line, causes, place_of, raised_at
 
-PADDED = "the lengths of packed sequences are data: use padded ones, and mask what lies behind their ends"
-_RECURRENT = os.path.join("torch", "nn", "modules", "rnn.py")
+PADDED = "pass padded sequences and their lengths, and pack them in forward"
 _UNKNOWN_RESULT = re.compile(r"Found <class '([^']+)'> in output, which is not a known type")
 _DATA_DEPENDENT = re.compile(r"data-?dependent|dynamic (shape|output)|dynamicoutput")
 
@@ -36,8 +34,6 @@ def export_error(error: Exception) -> UserError:
         fix = "of `.data`, PyTorch's export knows nothing: use detach(), and write to nothing through it"
     if "exporting a scriptmodule" in text:
         fix = "pass the module itself, not what torch.jit makes of it"
-    if "zeros()" in text and any(file.endswith(_RECURRENT) for file, _ in frames_of(error)):
-        fix = PADDED
     unknown = _unknown_result(error)
     if unknown:
         problem = f"it returns a {unknown}, of which PyTorch does not know what it holds"

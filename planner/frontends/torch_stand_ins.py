@@ -15,7 +15,8 @@ def stand_ins(torch: Any) -> Iterator[None]:
     whether their number is positive. Its transformers do not look at masks: whether one is causal is no more than a
     hint, which their callers may give. Diagonals are filled by masks: PyTorch's own writes through strides. Cholesky
     factors that are asked whether there are any are there: as of `linalg.cholesky`, what has none is NaN in a step.
-    Functions of lists of tensors (`_foreach_mul_`) go through them one by one."""
+    Functions of lists of tensors (`_foreach_mul_`) go through them one by one. Instance norms move their statistics by
+    what they are made of: PyTorch's own writes to them without saying so."""
     original, original_pad, fill_diagonal = torch.ctc_loss, torch.nn.functional.pad, torch.Tensor.fill_diagonal_
     factored = torch.linalg.cholesky_ex
 
@@ -52,6 +53,7 @@ def stand_ins(torch: Any) -> Iterator[None]:
     replaced: dict[tuple[Any, str], Any] = {
         (torch.linalg, "cholesky_ex"): cholesky_ex,
         (torch, "ctc_loss"): ctc_loss,
+        (torch.nn.functional, "instance_norm"): _instance_norm(torch, torch.nn.functional.instance_norm),
         (torch.nn.functional, "pad"): padded,
         (torch.Tensor, "fill_diagonal_"): filled,
         (torch.nn.modules.transformer, "_detect_is_causal_mask"): lambda mask, hint=None, size=None: hint is True,
@@ -73,6 +75,33 @@ def in_place_of(replaced: Mapping[tuple[Any, str], Any]) -> Iterator[None]:
     finally:
         for (owner, name), function in originals.items():
             setattr(owner, name, function)
+
+
+def _instance_norm(torch: Any, original: Any) -> Any:
+    def instance_norm(
+        input: Any,
+        running_mean: Any = None,
+        running_var: Any = None,
+        weight: Any = None,
+        bias: Any = None,
+        use_input_stats: bool = True,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
+        if running_mean is None or running_var is None:
+            return original(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+        if not use_input_stats:
+            wide = (-1, *[1] * (input.dim() - 2))
+            scale = (running_var + eps).rsqrt() if weight is None else (running_var + eps).rsqrt() * weight
+            y = (input - running_mean.reshape(wide)) * scale.reshape(wide)
+            return y if bias is None else y + bias.reshape(wide)
+        with torch.no_grad():
+            each = torch.var_mean(input.flatten(2), 2)  # of every image; the statistics are their means
+            for statistic, new in zip((running_var, running_mean), each, strict=True):
+                statistic.mul_(1 - momentum).add_(new.mean(0), alpha=momentum)
+        return original(input, None, None, weight, bias, True, momentum, eps)
+
+    return instance_norm
 
 
 def _covariance(torch: Any, original: Any) -> Any:

@@ -25,13 +25,22 @@ class Bags(nn.Module):
 
 
 @pytest.mark.parametrize("offsets", [[0, 4, 8], [0, 3, 3, 10], [0, 5, 12], [0], list(range(12))])
-@pytest.mark.parametrize("options", [{"mode": "sum"}, {"mode": "mean"}, {"mode": "mean", "padding_idx": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "sum"},
+        {"mode": "mean"},
+        {"mode": "mean", "padding_idx": 1},
+        {"mode": "max"},
+        {"mode": "max", "padding_idx": 1},
+    ],
+)
 def test_offsets_that_are_known(offsets: list[int], options: dict[str, object]) -> None:
     agree(Bags(offsets, **options), IDS, loss="mse")
 
 
 @pytest.mark.parametrize("offsets", [[0, 4, 8], [0, 3, 3, 10], [0, 0, 12]])
-@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_offsets_that_are_an_input(offsets: list[int], mode: str) -> None:
     agree(Bags(None, mode=mode), (IDS, torch.tensor(offsets)), loss="mse")
 

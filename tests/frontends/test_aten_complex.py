@@ -125,6 +125,11 @@ FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("quotient added", lambda x: flat(torch.addcdiv(pairs(x), pairs(x).roll(1, 1), pairs(x) + 3, value=2))),
     ("one over", lambda x: flat(1 / (pairs(x) + 3))),
     ("size and angle", lambda x: torch.cat([pairs(x).abs(), pairs(x).angle()], 1)),
+    ("norms", lambda x: x * (pairs(x).norm(dim=1, keepdim=True) + torch.linalg.vector_norm(pairs(x), 1, -1)[:, None])),
+    (
+        "other norms",
+        lambda x: x * torch.linalg.norm(pairs(x)) + torch.linalg.vector_norm(pairs(x), float("inf"), 0).sum(),
+    ),
     ("of size and angle", lambda x: flat(torch.polar(x[:, :6].square(), x[:, 6:]))),
     ("exponential", lambda x: flat(torch.exp(pairs(x) * 0.3))),
     ("tangent", lambda x: flat(torch.tanh(pairs(x) * 0.7))),

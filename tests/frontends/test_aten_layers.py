@@ -71,6 +71,36 @@ def test_layer(name: str, fuse: bool) -> None:
     agree(Images(*layers, channels=channels), torch.randn(2, 3, 9, 9), fuse=fuse)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_instance_norms_move_their_statistics(rank: int, affine: bool) -> None:
+    norm = (nn.InstanceNorm1d if rank == 1 else nn.InstanceNorm2d)(4, affine=affine, track_running_stats=True)
+    layers = [nn.Conv2d(3, 4, 3), *([nn.Flatten(2), norm, nn.Unflatten(2, (7, 7))] if rank == 1 else [norm])]
+    agree(Images(*layers, nn.Sigmoid(), channels=4), torch.randn(2, 3, 9, 9))
+
+
+def test_an_instance_norm_that_moves_nothing() -> None:
+    model = Images(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True), channels=4)
+    module = Still(model)
+    agree(module, torch.randn(2, 3, 9, 9))
+
+
+class Still(nn.Module):
+    """A model whose norms use what they have, in training mode as well."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def train(self, mode: bool = True) -> "Still":
+        super().train(mode)
+        self.model.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -2,12 +2,17 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
+from torch.nn.utils.parametrizations import orthogonal
 
-from tests.frontends.torch_agreement import Function, agree
+from planner.frontends.torch_export import capture_module
+from planner.frontends.torch_lowering import CaptureOptions
+from tests.frontends.torch_agreement import Function, agree, graph_values
+from tests.interpreter import run_program
 
 
 def regular(x: Tensor) -> Tensor:
@@ -37,7 +42,29 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "factors": lambda x: torch.cholesky_solve(x, torch.linalg.cholesky(definite(x))),
     "inverse of factors": lambda x: torch.cholesky_inverse(torch.linalg.cholesky(definite(x))).repeat(1, 2)[:, :6],
     "density": density,
+    "exponential": lambda x: torch.linalg.matrix_exp(x[:, :4]).repeat(1, 2)[:, :6],
+    "exponentials": lambda x: torch.matrix_exp(regular(x) * torch.tensor([0.01, 1.5])[:, None, None]).reshape(3, 6),
+    "reflections": lambda x: torch.linalg.householder_product(x.T, x[0, :3]).T.repeat(1, 2)[:, :6],
+    "reflections side by side": lambda x: torch.linalg.householder_product(x.reshape(2, 4, 3), x[:2, :2]).reshape(4, 6),
 }
+
+
+@pytest.mark.parametrize("orthogonal_map", ["matrix_exp", "cayley", "householder"])
+@pytest.mark.parametrize("outputs", [5, 8])
+def test_orthogonal_weights(orthogonal_map: str, outputs: int) -> None:
+    layer = orthogonal(nn.Linear(5, outputs), orthogonal_map=orthogonal_map)
+    agree(nn.Sequential(layer, nn.Linear(outputs, 3)), torch.randn(4, 5))
+
+
+def test_a_matrix_too_large_for_its_exponential_is_nan() -> None:
+    graph, weights = capture_module(
+        Function(lambda x: torch.matrix_exp(1e9 * x[:, :4]).repeat(1, 2)[:, :6]),
+        torch.randn(4, 5),
+        CaptureOptions(loss="mse"),
+    )
+    values, step = graph_values(graph, weights), graph.program["predict"]
+    found = run_program(graph, "predict", {**values, step.inputs[0]: np.ones((4, 5))})
+    assert np.isnan(found[step.outputs[0]]).all()
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

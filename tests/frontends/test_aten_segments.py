@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from planner.frontends.torch_export import capture_module
 from planner.graph.model import Graph, Node
 from planner.ops.sparse import EntriesAttrs
-from tests.frontends.torch_agreement import agree
+from tests.frontends.torch_agreement import Function, agree
 
 NODES, EDGES, WIDTH = 9, 14, 6
 
@@ -104,3 +104,18 @@ def test_a_gradient_is_in_order_wherever_rows_are_values() -> None:
     graph, _ = capture_module(Net(computed), (x, *edges))
     nodes = named(graph, "segment_max", "segment_max_backward")
     assert [n.attrs.ordered for n in nodes if isinstance(n.attrs, EntriesAttrs)] == [False, True]
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_products_of_rows_that_share_an_index(include: bool, zeros: int) -> None:
+    """A product of a zero and of others has a gradient for the zero alone, of two zeros none."""
+    index = torch.tensor([2, 0, 2, 2, 0, 3, 2])
+
+    def product(x: Tensor) -> Tensor:
+        rows = torch.cat([x, 1 + x[:3]]) * (torch.arange(7) >= zeros)[:, None]
+        alone = torch.ones(4, 6).to(x.dtype).scatter_reduce(0, (index[:, None] + torch.arange(6)) % 4, rows, "prod")
+        return alone + x.index_reduce(0, index, rows, "prod", include_self=include)
+
+    agree(Function(product), torch.randn(4, 5), "mse")

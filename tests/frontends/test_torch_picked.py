@@ -100,6 +100,17 @@ def by_number(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     return (wide.sum(1) - zeros).square().sum() / max(rows.shape[0], 1) + rows.sum() / rows.numel() / float(len(rows))
 
 
+def spoken(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    """As speech is recognised: labels of several sequences, one behind the other, with those left out that pad them."""
+    counted = labels[:, :3] > 0
+    scores = y.transpose(0, 1).log_softmax(-1)
+    times = torch.full((len(y),), 7)
+    words = labels[:, :3].masked_select(counted)
+    sizes = counted.sum(-1)
+    own = F.ctc_loss(scores, words, times, sizes, reduction="none", zero_infinity=True).square().sum()
+    return own + F.ctc_loss(scores, words, times, sizes, blank=0, reduction="mean", zero_infinity=True)
+
+
 def hardest(net: Net, y: Tensor, labels: Tensor) -> Tensor:
     """Of what is not to be found as many as three times what is."""
     errors, found = y.square().mean(-1).flatten(), (labels > 1).sum()
@@ -213,6 +224,7 @@ BODIES: dict[str, Callable[[Net, Tensor, Tensor], Tensor]] = {
     "put": put,
     "experts": experts,
     "asked": asked,
+    "spoken": spoken,
 }
 
 
