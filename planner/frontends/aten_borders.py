@@ -6,14 +6,14 @@ Pixels are rows of a table, and every result names the one that it is: one pass,
 
 from typing import Any
 
-from planner.frontends.aten import Context, lowers
+from planner.frontends.aten import Context, Unsupported, lowers
 from planner.frontends.volumes import pixels_of, volume_of
 from planner.ops.embedding import EmbeddingAttrs
 
 
 @lowers("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def _reflected(c: Context, x: str, pads: list[int]) -> str:
-    def inside(place: Any, last: int) -> Any:
+    def inside(place: Any, last: int, cut: tuple[int, int]) -> Any:
         return last - (last - place.abs()).abs()
 
     return _padded(c, x, pads, inside)
@@ -21,24 +21,34 @@ def _reflected(c: Context, x: str, pads: list[int]) -> str:
 
 @lowers("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def _repeated(c: Context, x: str, pads: list[int]) -> str:
-    return _padded(c, x, pads, lambda place, last: place.clamp(0, last))
+    return _padded(c, x, pads, lambda place, last, cut: place.clamp(0, last))
 
 
 @lowers("stepplan.circular_pad")
 def _around(c: Context, x: Any, pads: list[int]) -> str:
-    return _padded(c, c.val(x), pads, lambda place, last: place % (last + 1))
+    """What negative padding cuts off is gone before anything goes around, unlike behind the other borders. Where less
+    is left than goes around, PyTorch's own result is undefined."""
+
+    def inside(place: Any, last: int, cut: tuple[int, int]) -> Any:
+        left = last + 1 - sum(cut)
+        if cut[0] - int(place[0]) > left or int(place[-1]) - (last - cut[1]) > left:
+            raise Unsupported("negative padding that leaves less than what goes around")
+        return cut[0] + (place - cut[0]) % left
+
+    return _padded(c, c.val(x), pads, inside)
 
 
 def _padded(c: Context, x: str, pads: list[int], inside: Any) -> str:
-    """`inside(places, last)`: the places from 0 to `last` along an axis whose elements are at these places. PyTorch
-    lists pads from the last dimension on; the batch may be missing."""
+    """`inside(places, last, cut)`: the places from 0 to `last` along an axis whose elements are at these places; `cut`:
+    how many at either end negative padding cuts off. PyTorch lists pads from the last dimension on; the batch may be
+    missing."""
     axes = len(pads) // 2
     lead, extents = c.shape(x)[: c.rank(x) - axes], c.shape(x)[c.rank(x) - axes :]
     n, channels = (1, *lead)[-2:]
     x = c.reshape(x, (n, channels, *(1,) * (3 - axes), *extents))
     places = c.torch.arange(n)
     for extent, before, after in zip(extents, pads[-2::-2], pads[::-2], strict=True):
-        along = inside(c.torch.arange(-before, extent + after), extent - 1)
+        along = inside(c.torch.arange(-before, extent + after), extent - 1, (max(-before, 0), max(-after, 0)))
         places = places[..., None] * extent + along
     rows = c.op("embedding", c.reshape(pixels_of(c, x), (-1, channels)), c.val(places), attrs=EmbeddingAttrs())
     sizes = c.shape_of(places)[1:]

@@ -272,7 +272,8 @@ class Lowering:
             _require_static(self.torch, node)
             for source in node.all_input_nodes:
                 if self.values[source] is None and isinstance(source.meta.get("val"), self.torch.Tensor):
-                    raise Unsupported(f"what {source.name!r} computes beside its first result")
+                    maker = source.args[0] if source.target is operator.getitem else source
+                    raise Unsupported(f"what {packet(maker.target)} computes beside its first result")
             if not hasattr(node.target, "_schema"):
                 raise Unsupported("")
             value = node.meta.get("val")

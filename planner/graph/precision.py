@@ -11,7 +11,9 @@ A pass over a captured graph, before planning. Every op says which of its inputs
                              which a cross-entropy is computed: in bfloat16 where an input is; they compute in float32
                              and round what they store, and attention rounds its weights for the product with the
                              values, too. But a layer norm's gradient of its input is float32, and so are the sums that
-                             it goes into: in a deep transformer they are sums of sums
+                             it goes into: in a deep transformer they are sums of sums. A gradient takes what its
+                             forward pass took: the slope of a sine of 1000 is not that of a sine of a number nearby,
+                             and what a normalisation subtracts is the mean of what was not rounded
     everything else          other losses, Fourier transforms and products of complex numbers: in float32
 
     float32 always           parameters (the master weights), momentum and other states, statistics, losses, a
@@ -184,8 +186,18 @@ class _Pass:
         if allowed is None:
             return frozenset()
         able = [i for i, v in enumerate(node.inputs) if i in allowed and self._is_float(v)]
-        follows = any(self.values[node.inputs[i]].type.dtype is DType.BFLOAT16 for i in able)
-        return frozenset(able) if op.family in LIBRARY_FAMILIES or follows else frozenset()
+        if op.family in LIBRARY_FAMILIES:
+            return frozenset(able)
+        leading = [node.inputs[i] for i in able if op.leads is None or i in op.leads]
+        follows = any(self.values[v].type.dtype is DType.BFLOAT16 for v in leading)
+        exact = node.phase == "backward" and any(self._read_exactly(node.inputs[i]) for i in able)
+        return frozenset(able) if follows and not exact else frozenset()
+
+    def _read_exactly(self, value: str) -> bool:
+        """Whether the forward pass made it and read it in float32 only."""
+        known = self.values[value]
+        made = known.role in (Role.INPUT, Role.ACTIVATION) and known.type.dtype is DType.FLOAT32
+        return made and (value, "cast", DType.BFLOAT16) not in self._casts
 
     def _is_float(self, value: str) -> bool:
         return self.values[value].type.dtype in (DType.FLOAT32, DType.BFLOAT16)

@@ -213,6 +213,8 @@ class Op(ABC):
     low_precision: ClassVar[Container[int] | None] = None
     """Positions of the inputs that may be bfloat16: all of them that are floating point, or none. The others are
     float32 then. None: the op computes on float32 alone (planner/graph/precision.py)."""
+    leads: ClassVar[Container[int] | None] = None
+    """Positions of the inputs among them of which one must be bfloat16 for all of them to become it; None: any."""
 
     # -- meaning -----------------------------------------------------------------------------------------------
     def layouts(self, attrs: Any, inputs: Sequence[TensorType]) -> tuple[Layout | None, ...]:

@@ -201,6 +201,7 @@ class GroupNormBackward(_GroupNorm):
     name = "group_norm_backward"
     input_counts = (6,)
     low_precision = (0, 1)
+    leads = (1,)
     output_names = ("dx", "dgamma", "dbeta")
     stages = 2
     data = 1

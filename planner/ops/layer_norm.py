@@ -144,6 +144,7 @@ class LayerNormBackward(_LayerNorm):
     name = "layer_norm_backward"
     input_counts = (4, 5)
     low_precision = (0, 1)
+    leads = (1,)
     output_names = ("dx", "dgamma", "dbeta")
 
     def infer(self, attrs: LayerNormAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:

@@ -99,6 +99,7 @@ class BatchNorm(_BatchNorm):
     outputs: y, mean, inv_std."""
 
     low_precision = (0, 3)
+    leads = (0,)
     name = "batch_norm"
     input_counts = (3, 4)
     update_counts = (0, 2)
@@ -248,6 +249,7 @@ class BatchNormInference(_BatchNorm):
     """Evaluation mode. Inputs: x, gamma, beta, [residual], running_mean, running_var; output: y."""
 
     name = "batch_norm_inference"
+    leads = (0,)
     input_counts = (5, 6)
 
     def operands(self, attrs: BatchNormAttrs) -> int:
@@ -316,6 +318,7 @@ class BatchNormBackward(_BatchNorm):
     Outputs: dx, dgamma, dbeta, [dresidual likewise]. Without a residual what went into the activation comes from x."""
 
     low_precision = (0, 1, 6, 7)
+    leads = (1,)
     name = "batch_norm_backward"
     attrs_type = BatchNormGradAttrs
     input_counts = (6, 7, 8)

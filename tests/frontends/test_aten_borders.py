@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from planner.errors import UserError
 from tests.frontends.test_images import moved
 from tests.frontends.torch_agreement import agree
 
@@ -29,10 +30,20 @@ class Padded(nn.Module):
         ((3, 5, 6), (5, 0, 0, 1)),
         ((2, 3, 4, 5, 6), (1, 2, 3, 4, 2, 1)),
         ((3, 4, 5, 6), (0, 2, 0, 0, 3, 0)),
+        ((2, 3, 7), (2, -3)),
+        ((2, 3, 5, 6), (-1, 2, 1, -2)),
+        ((2, 3, 5, 6), (-1, -1, -2, 3)),
+        ((2, 3, 4, 5, 6), (-1, 2, 0, -1, 2, -1)),
     ],
 )
 def test_padding(mode: str, shape: tuple[int, ...], pads: tuple[int, ...]) -> None:
     agree(Padded(mode, pads, shape), torch.randn(shape), loss="mse")
+
+
+def test_circular_padding_of_more_than_is_left() -> None:
+    """PyTorch copies what it has not written yet."""
+    with pytest.raises(UserError, match=r"SP1001.*negative padding that leaves less than what goes around"):
+        agree(Padded("circular", (3, -3), (2, 3, 5)), torch.randn(2, 3, 5), loss="mse")
 
 
 class Generator(nn.Module):

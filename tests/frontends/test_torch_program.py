@@ -29,7 +29,7 @@ ERRORS: dict[str, tuple[str, Callable[[nn.Linear, Tensor], Any], str]] = {
     "op": ("SP1001", lambda fc, x: fc(x).erfinv(), "erfinv"),
     "line": ("SP1001", lambda fc, x: fc(x).erfinv(), "(tests/frontends/test_torch_program.py:"),
     "random": ("SP1001", lambda fc, x: torch.poisson(fc(x).exp()), "draws random numbers (aten.poisson) (tests/f"),
-    "unused": ("SP1001", lambda fc, x: unpooled(fc(x)), "beside its first result"),
+    "unused": ("SP1001", lambda fc, x: unpooled(fc(x)), "what aten.adaptive_max_pool2d computes beside"),
     "one_number": ("SP1016", lambda fc, x: fc(x).sum(), "one number"),
     "argument": ("SP1001", lambda fc, x: F.avg_pool2d(fc(x)[None], 2, None, 0, True, True, 3), "divisor_override"),
     "tuple": ("SP1015", lambda fc, x: (fc(x), x), "2 tensors"),
