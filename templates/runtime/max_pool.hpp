@@ -190,10 +190,54 @@ STEPPLAN_INLINE void for_positions(int64_t place, int64_t kernel, int64_t stride
   }
 }
 
+STEPPLAN_INLINE void put_if(bool wanted, float v, float& to) { to = wanted ? v : 0.0f; }
+STEPPLAN_INLINE void put_if(bool wanted, bfloat16 v, bfloat16& to) { to.bits = wanted ? v.bits : uint16_t{0}; }
+
+// `some` numbers at a time, from the first-th on; where it stops.
+template <int64_t some, class T>
+STEPPLAN_INLINE int64_t take_some(const T* dy, const uint8_t* chosen, uint8_t index, int64_t first, int64_t width, T* to) {
+  for (; first + some <= width; first += some)
+#pragma omp simd
+    for (int64_t c = first; c < first + some; ++c) put_if(chosen[c] == index, dy[c], to[c]);
+  return first;
+}
+
+// In steps that g++ knows: it makes vectors of as many bytes as fit, and would leave nothing to them where channels are few.
+template <class T>
+STEPPLAN_INLINE void take_if_chosen(const T* dy, const uint8_t* chosen, uint8_t index, int64_t width, T* to) {
+  int64_t first = take_some<64>(dy, chosen, index, 0, width, to);
+  first = take_some<16>(dy, chosen, index, first, width, to);
+  for (; first < width; ++first) put_if(chosen[first] == index, dy[first], to[first]);
+}
+
+// Of windows that do not overlap: every element is one window's, or none's.
+STEPPLAN_INLINE bool is_apart(const Pool2d& p) {
+  return p.stride_h >= p.kernel_h && p.stride_w >= p.kernel_w && p.dilation_h == 1 && p.dilation_w == 1;
+}
+
+template <class T>
+STEPPLAN_INLINE void max_apart_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
+  for_rows(in_rows, p.width, p.of_sequences(), [&](int64_t row, Range columns) STEPPLAN_INLINE_LAMBDA {
+    const int64_t n = row / p.height, down = row % p.height + p.pad_h, oh = down / p.stride_h, kh = down % p.stride_h;
+    const bool inside = kh < p.kernel_h && oh < p.out_height;
+    int64_t ow = (columns.begin + p.pad_w) / p.stride_w, kw = (columns.begin + p.pad_w) % p.stride_w;
+    for (int64_t iw = columns.begin; iw < columns.end; ++iw) {
+      T* to = dx + (row * p.width + iw) * p.channels;
+      const int64_t out = ((n * p.out_height + oh) * p.out_width + ow) * p.channels;
+      if (inside && kw < p.kernel_w && ow < p.out_width)
+        take_if_chosen(dy + out, argmax + out, static_cast<uint8_t>(kh * p.kernel_w + kw), p.channels, to);
+      else
+        std::fill_n(to, p.channels, T{});
+      if (++kw == p.stride_w) kw = 0, ++ow;
+    }
+  });
+}
+
 // Slices: a range of the batch * height input rows (or pixels: image_rows.hpp). dx must not overlap dy.
 template <class T>
 STEPPLAN_INLINE void max_pool_backward(const T* dy, const uint8_t* argmax, T* dx, const Pool2d& p, Range in_rows) {
   if (is_lines(p)) return max_lines_backward(dy, argmax, dx, p, in_rows);
+  if (is_apart(p)) return max_apart_backward(dy, argmax, dx, p, in_rows);
   constexpr int64_t panel = pool_panel;
   for_rows(in_rows, p.width, p.of_sequences(), [&](int64_t row, Range columns) STEPPLAN_INLINE_LAMBDA {
     const int64_t n = row / p.height, ih = row % p.height;

@@ -25,20 +25,27 @@ float row_max(const T* x, int64_t columns) {
   return best;
 }
 
-// log sum exp(x), shifted by the maximum so that nothing overflows. The maximum's own term is 1 and is not added but
-// counted, beside equal ones: so what the others add, from 1.6e-38 on, is not lost, nor the loss of a row that is right.
+// Of a row whose maximum is `shift`: what exponentials of the others add up to, and how many are the maximum, whose own term
+// is 1 and is not added: so what the others add, from 1.6e-38 on, is not lost, nor the loss of a row that is right.
+inline void add_terms(const float* v, int64_t numbers, float shift, float& others, float& largest) {
+  float sum = 0.0f, count = 0.0f;
+#pragma omp simd reduction(+ : sum, count)
+  for (int64_t c = 0; c < numbers; ++c) {
+    const float below = v[c] - shift;
+    const float term = math::exp_below(below);
+    sum += select_if(below == 0.0f) ? 0.0f : term;
+    count += select_if(below == 0.0f) ? 1.0f : 0.0f;
+  }
+  others = sum, largest = count;
+}
+
+// log sum exp(x - shift).
 template <class T>
 float log_sum_exp(const T* x, int64_t columns, float shift) {
   double others = 0.0, largest = 0.0;
   const auto add = [&](int64_t, int64_t numbers, const float* v) {
-    float sum = 0.0f, count = 0.0f;
-#pragma omp simd reduction(+ : sum, count)
-    for (int64_t c = 0; c < numbers; ++c) {
-      const float below = v[c] - shift;
-      const float term = math::exp_below(below);
-      sum += select_if(below == 0.0f) ? 0.0f : term;
-      count += select_if(below == 0.0f) ? 1.0f : 0.0f;
-    }
+    float sum, count;
+    add_terms(v, numbers, shift, sum, count);
     others += sum;
     largest += count;
   };
@@ -49,7 +56,7 @@ float log_sum_exp(const T* x, int64_t columns, float shift) {
 // -- short rows ----------------------------------------------------------------------------------------------------------
 
 // Rows too short for a vector lie in its lanes side by side: 16 rows of two columns take what one took.
-constexpr int64_t short_row = 16, rows_side_by_side = 64;
+constexpr int64_t short_row = 16, short_row_of_sums = 32, rows_side_by_side = 64;
 
 // f(first row, count) for every such group of rows.
 template <class F>
@@ -135,20 +142,58 @@ inline void log_softmax_backward_of_short(const float* dy, const float* y, float
     }
 }
 
+// -- rows of a few vectors -----------------------------------------------------------------------------------------------
+
+// Where fewer numbers than that are behind a row's whole vectors, they would take as long as many.
+constexpr int64_t long_row = 256, vector_of_row = 16;
+
+// Rows of floats, `step` from one to the next: up to a whole vector, nothing (minus infinity) is behind each.
+struct WholeRows {
+  const float* first;
+  int64_t step;
+};
+
+// Up to `most_in_turn` rows of less than `long_row` numbers as such: where they lie, or in `wide`.
+template <class T>
+WholeRows whole_rows(const T* x, int64_t columns, int64_t rows, float* wide) {
+  const int64_t step = (columns + vector_of_row - 1) / vector_of_row * vector_of_row;
+  if constexpr (std::is_same_v<T, float>)
+    if (step == columns) return {x, columns};
+  for (int64_t r = 0; r < rows; ++r) {
+    float* to = wide + r * step;
+    for (int64_t c = columns; c < step; ++c) to[c] = -std::numeric_limits<float>::infinity();
+#pragma omp simd
+    for (int64_t c = 0; c < columns; ++c) to[c] = static_cast<float>(x[r * columns + c]);
+  }
+  return {wide, step};
+}
+
+template <class T>
+void log_sums_of_few(const T* x, int64_t columns, int64_t rows, float* shift, float* log_sum) {
+  alignas(64) float wide[most_in_turn * long_row];
+  const WholeRows whole = whole_rows(x, columns, rows, wide);
+  float others[most_in_turn] = {}, largest[most_in_turn] = {};
+  for (int64_t r = 0; r < rows; ++r) shift[r] = row_max(whole.first + r * whole.step, whole.step);
+  for (int64_t r = 0; r < rows; ++r) add_terms(whole.first + r * whole.step, whole.step, shift[r], others[r], largest[r]);
+#pragma omp simd
+  for (int64_t r = 0; r < rows; ++r) log_sum[r] = math::log1p(others[r] + (largest[r] - 1.0f));
+}
+
 // -- rows ----------------------------------------------------------------------------------------------------------------
 
-// Of up to `most_in_turn` rows, with their exponentials in `e` meanwhile, which may be x or y.
+// Of up to `most_in_turn` rows, with their exponentials in `e` meanwhile, which may be x or, if rows are one behind the other, y.
 template <class T>
-void softmax_in_turn(const float* x, float* e, T* y, int64_t columns, int64_t rows) {
+void softmax_in_turn(const WholeRows& whole, float* e, T* y, int64_t columns, int64_t rows) {
+  const auto [x, step] = whole;
   float shifts[most_in_turn], scales[most_in_turn];
-  for (int64_t r = 0; r < rows; ++r) shifts[r] = row_max(x + r * columns, columns);
+  for (int64_t r = 0; r < rows; ++r) shifts[r] = row_max(x + r * step, step);
   for (int64_t r = 0; r < rows; ++r) {
-    const auto kept = [own = e + r * columns, shift = shifts[r]](int64_t c, float v) { return own[c] = math::exp_below(v - shift); };
-    scales[r] = static_cast<float>(1.0 / sum_row(columns, kept, x + r * columns));
+    const auto kept = [own = e + r * step, shift = shifts[r]](int64_t c, float v) { return own[c] = math::exp_below(v - shift); };
+    scales[r] = static_cast<float>(1.0 / sum_row(step, kept, x + r * step));
   }
   for (int64_t r = 0; r < rows; ++r) {
     const auto weight = [scale = scales[r]](int64_t, float exponential) { return exponential * scale; };
-    map_row(columns, y + r * columns, weight, e + r * columns);
+    map_row(columns, y + r * columns, weight, e + r * step);
   }
 }
 
@@ -160,11 +205,13 @@ void softmax_forward(const T* x, T* y, int64_t columns, Range rows) {
   each_turn(rows, columns, [=](Range some) {
     const T* from = x + some.begin * columns;
     T* to = y + some.begin * columns;
-    if constexpr (std::is_same_v<T, float>) {
-      softmax_in_turn(from, to, to, columns, some.size());
+    alignas(64) float wide[cached_floats];
+    if (columns < long_row) {
+      softmax_in_turn(whole_rows(from, columns, some.size(), wide), wide, to, columns, some.size());
+    } else if constexpr (std::is_same_v<T, float>) {
+      softmax_in_turn({from, columns}, to, to, columns, some.size());
     } else if (columns <= cached_floats) {
-      alignas(64) float wide[cached_floats];
-      softmax_in_turn(as_floats(from, some.size() * columns, wide), wide, to, columns, some.size());
+      softmax_in_turn({as_floats(from, some.size() * columns, wide), columns}, wide, to, columns, some.size());
     } else {  // a row whose exponentials have no room as floats
       const float shift = row_max(from, columns);
       const float scale = static_cast<float>(1.0 / sum_row(columns, [=](int64_t, float v) { return math::exp_below(v - shift); }, from));
@@ -194,11 +241,13 @@ struct LogSums {
 
 template <class T>
 void log_sums(const T* x, int64_t columns, const LogSums& kept, Range rows) {
-  if (columns < short_row)
+  if (columns < short_row_of_sums)
     return for_short_rows(rows, [=](int64_t r, int64_t n) {
       log_sums_of_short(x + r * columns, columns, n, kept.largest + r, kept.log_sum + r);
     });
   each_turn(rows, columns, [=](Range some) {
+    if (columns < long_row)
+      return log_sums_of_few(x + some.begin * columns, columns, some.size(), kept.largest + some.begin, kept.log_sum + some.begin);
     for (int64_t r = some.begin; r < some.end; ++r) kept.largest[r] = row_max(x + r * columns, columns);
     for (int64_t r = some.begin; r < some.end; ++r)
       kept.log_sum[r] = log_sum_exp(x + r * columns, columns, kept.largest[r]);
@@ -207,14 +256,17 @@ void log_sums(const T* x, int64_t columns, const LogSums& kept, Range rows) {
 
 // y may equal x.
 inline void log_softmax_forward(const float* x, float* y, int64_t columns, Range rows) {
-  if (columns < short_row)
+  if (columns < short_row_of_sums)
     return for_short_rows(rows, [=](int64_t r, int64_t n) { log_softmax_of_short(x + r * columns, y + r * columns, columns, n); });
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const float* xr = x + r * columns;
-    const float shift = row_max(xr, columns);
-    const float log_sum = log_sum_exp(xr, columns, shift);
-    map_row(columns, y + r * columns, [=](int64_t, float v) { return (v - shift) - log_sum; }, xr);
-  }
+  each_turn(rows, columns, [=](Range some) {
+    float shifts[most_in_turn], log_sums_of[most_in_turn];
+    const float* from = x + some.begin * columns;
+    log_sums(from, columns, {shifts, log_sums_of}, {0, some.size()});
+    for (int64_t r = 0; r < some.size(); ++r) {
+      const auto less = [shift = shifts[r], log_sum = log_sums_of[r]](int64_t, float v) { return (v - shift) - log_sum; };
+      map_row(columns, y + (some.begin + r) * columns, less, from + r * columns);
+    }
+  });
 }
 
 // dx = dy - exp(y) sum dy; dx may equal dy or y.

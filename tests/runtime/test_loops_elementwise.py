@@ -267,12 +267,14 @@ POOLS = [
     ((3, 2), (1, 3), (1, 1), 1, True),
     ((3, 3), (1, 2), (1, 0), 2, False),
     ((5, 3), (3, 2), (2, 1), 1, True),
+    ((2, 2), (3, 2), (1, 1), 1, True),
+    ((1, 3), (2, 4), (0, 1), 1, False),
 ]
 
 
 @pytest.mark.parametrize("slices", SLICES)
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("channels", [3, 64, 70])
+@pytest.mark.parametrize("channels", [3, 16, 64, 86])
 def test_max_pool(lib, pool, channels, slices):
     kernel, stride, pad, dilation, ceil = pool
     rng = np.random.default_rng(0)

@@ -20,7 +20,13 @@ def lib():
 
 @pytest.mark.parametrize("slices", SLICES)
 @pytest.mark.parametrize("logarithm", [0, 1])
-@pytest.mark.parametrize("rows,columns", [(1, 1000), (7, 3), (11, 2049), (261, 2), (131, 15), (70, 16), (65, 1)])
+@pytest.mark.parametrize(
+    "rows,columns",
+    [
+        *((1, 1000), (7, 3), (11, 2049), (261, 2), (131, 15), (70, 16), (65, 1)),
+        *((70, 19), (35, 31), (50, 33), (40, 48), (33, 255), (9, 256)),
+    ],
+)
 def test_softmax(lib, rows, columns, logarithm, slices):
     rng = np.random.default_rng(0)
     x, dy = rng.standard_normal((2, rows, columns)).astype(np.float32)
@@ -48,7 +54,7 @@ def run_loss(lib, slices, stage, reduction):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("logits", [False, True])
-@pytest.mark.parametrize("rows,classes", [(16, 1000), (37, 10), (1, 2)])
+@pytest.mark.parametrize("rows,classes", [(16, 1000), (37, 10), (1, 2), (150, 19), (50, 33), (35, 250)])
 def test_class_losses(lib, rows, classes, logits, smoothing, reduction, slices):
     if smoothing and not logits:
         pytest.skip("PyTorch's nll_loss has no label smoothing")
@@ -86,7 +92,7 @@ def test_class_losses(lib, rows, classes, logits, smoothing, reduction, slices):
     assert_close(dx, tx.grad, 2e-6)
 
 
-@pytest.mark.parametrize("classes", [2, 10, 600])
+@pytest.mark.parametrize("classes", [2, 10, 19, 40, 600])
 def test_rows_that_are_nearly_right_lose_nothing(lib, classes):
     """Their losses and gradients are no larger than the rounding of 1, to which plain exponentials are added."""
     rng, rows = np.random.default_rng(classes), 12
