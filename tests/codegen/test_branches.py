@@ -43,6 +43,7 @@ SMOOTH = {
     *(
         "convert_layout",
         "cross_entropy",
+        "cross_entropy_rows",
         "div",
         "detach",
         "digamma",
