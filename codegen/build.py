@@ -74,11 +74,13 @@ def build(
     progress: Progress | None = None,
     flags: Sequence[str] = (),
     null_device: bool = False,
+    edited: bool = True,
 ) -> Path:
     """Build the module of an emitted folder and return it; what did not change is not compiled again.
 
     `jobs`: compilers at once, one per processor by default. `flags`: more, for the plan's own sources alone; what plans
-    share is the same for all. `null_device`: a plan for a GPU, to be run without one.
+    share is the same for all. `null_device`: a plan for a GPU, to be run without one. `edited`: whether somebody else
+    may have changed what was emitted.
     SP1506 to SP1509, SP1518, SP1519: the toolchain is not complete; SP1510: the folder holds no emitted plan; SP1511:
     a source says that it is another plan's, or the compiler fails on sources that are not what stepplan emits for the
     plan; SP1109: the compiler does not know the target's architecture. Any other compiler error is an InternalError
@@ -97,7 +99,8 @@ def build(
             objects = compile_all(_units(place, target, extra, flags, null_device), jobs, progress)
             _link(objects, module, _link_flags(target, extra, null_device))
         except InternalError as error:
-            _require_as_emitted(place, str(error))
+            if edited:
+                _require_as_emitted(place, str(error))
             raise
         for other in place.glob(module_name("*", null_device)):
             if other != module:

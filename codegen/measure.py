@@ -90,7 +90,7 @@ class Bench:
         self._arena_bytes = max(2 * self._evict, *(f.bytes * self._replicas(f) for f in self._footprints))
         graph, plan = programs.plan(self._arena_bytes)
         emit_cases(plan, graph, target, folder)
-        build(folder)
+        build(folder, edited=False)
         self._native = native_module(folder)
         self._handle = self._native.create(True, False)
         self._arena = self._native.arena(self._handle)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "bfloat16.hpp"
 #include "image_rows.hpp"
 
 namespace stepplan {

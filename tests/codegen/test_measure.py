@@ -7,17 +7,22 @@ import numpy as np
 import pytest
 
 from codegen import measure, pairs, smt
+from codegen.emit import emit_cases
 from codegen.facts import facts
 from codegen.measure import AWAKE_NS, Bench, handovers
 from codegen.native import native_module
 from codegen.pairs import Pair, PairBench
 from codegen.profile_cases import Case, case_programs
 from planner.costs.table import CostEntry, CostTable
-from planner.graph.model import DType, TensorType
+from planner.errors import InternalError
+from planner.graph.model import DType, Graph, TensorType
 from planner.ops.base import Mode, Signature, op_named
+from planner.plan.schema import Plan
 from planner.target.detect import detect
 from planner.target.model import Core, Target
 from tests.codegen.plans import target_of
+
+IDS = TensorType(shape=(400,), dtype=DType.INT64)
 
 
 def whole_numbers(name: str, dim: str, inputs: tuple[TensorType, ...], folder: Path) -> tuple[int, list[np.ndarray]]:
@@ -42,9 +47,22 @@ def whole_numbers(name: str, dim: str, inputs: tuple[TensorType, ...], folder: P
     return room.end, copies
 
 
+def test_what_the_compiler_says_of_a_kernel_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has edited a profile's sources, whose graph is no plan's."""
+
+    def emitted(plan: Plan, graph: Graph, target: Target, folder: Path) -> None:
+        emit_cases(plan, graph, target, folder)
+        for source in folder.glob("*.cpp"):
+            source.write_text(source.read_text() + "nonsense\n")
+
+    monkeypatch.setattr(measure, "emit_cases", emitted)
+    with pytest.raises(InternalError, match="nonsense"):
+        whole_numbers("embedding", "positions", (TensorType(shape=(5, 8)), IDS), tmp_path)
+
+
 def test_indices_are_random_rows_of_the_whole_table(tmp_path: Path) -> None:
-    table, ids = TensorType(shape=(5000, 8)), TensorType(shape=(400,), dtype=DType.INT64)
-    end, copies = whole_numbers("embedding", "positions", (table, ids), tmp_path)
+    table = TensorType(shape=(5000, 8))
+    end, copies = whole_numbers("embedding", "positions", (table, IDS), tmp_path)
     assert end == 5000
     for found in copies:
         assert 0 <= found.min() < 500 and 4500 < found.max() < 5000 and len(np.unique(found)) > 350

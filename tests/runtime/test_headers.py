@@ -1,6 +1,8 @@
 """Headers of the runtime that plans include."""
 
+import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,17 @@ def test_all_go_together_whichever_comes_first(tmp_path: Path, without: tuple[st
     command = (compiler().path, *COMMON, MARCH, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{RUNTIME}")
     run = subprocess.run([*command, str(source)], capture_output=True, text=True)
     assert not run.returncode, run.stderr
+
+
+def test_each_goes_alone(tmp_path: Path) -> None:
+    """A plan may have the ops of one family only."""
+
+    def error_of(header: str) -> str:
+        source = tmp_path / f"{header}.cpp"
+        source.write_text(f'#include "{header}"\n')
+        command = (compiler().path, *COMMON, MARCH, "-fsyntax-only", f"-I{RUNTIME}", str(source))
+        return subprocess.run(command, capture_output=True, text=True).stderr
+
+    headers = sorted({header for found in HEADERS.values() for header in found})
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert dict(zip(headers, pool.map(error_of, headers), strict=True)) == dict.fromkeys(headers, "")
