@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from codegen import measure, pairs, smt
-from codegen.emit import emit_cases
+from codegen.cpu.emit import emit_cases
 from codegen.facts import facts
 from codegen.measure import AWAKE_NS, Bench, handovers
 from codegen.native import native_module
