@@ -25,8 +25,8 @@ float row_max(const T* x, int64_t columns) {
   return best;
 }
 
-// Of a row whose maximum is `shift`: what exponentials of the others add up to, and how many are the maximum, whose own term
-// is 1 and is not added: so what the others add, from 1.6e-38 on, is not lost, nor the loss of a row that is right.
+// Of a row whose maximum is `shift`: what exponentials of the others add up to, and how many are the maximum. Its own term is 1
+// and is not added: so what the others add, from 1.6e-38 on, is not lost, nor the loss of a row that is right.
 inline void add_terms(const float* v, int64_t numbers, float shift, float& others, float& largest) {
   float sum = 0.0f, count = 0.0f;
 #pragma omp simd reduction(+ : sum, count)
@@ -55,7 +55,8 @@ float log_sum_exp(const T* x, int64_t columns, float shift) {
 
 // -- short rows ----------------------------------------------------------------------------------------------------------
 
-// Rows too short for a vector lie in its lanes side by side: 16 rows of two columns take what one took.
+// Rows too short for a vector lie in its lanes side by side: 16 rows of two columns take what one took. So do somewhat longer
+// ones whose exponentials are added up and gone: a logarithm of every row follows.
 constexpr int64_t short_row = 16, short_row_of_sums = 32, rows_side_by_side = 64;
 
 // f(first row, count) for every such group of rows.
@@ -144,10 +145,10 @@ inline void log_softmax_backward_of_short(const float* dy, const float* y, float
 
 // -- rows of a few vectors -----------------------------------------------------------------------------------------------
 
-// Where fewer numbers than that are behind a row's whole vectors, they would take as long as many.
+// Rows of less numbers than that are read in whole vectors: those behind the last whole one would take as long as many.
 constexpr int64_t long_row = 256, vector_of_row = 16;
 
-// Rows of floats, `step` from one to the next: up to a whole vector, nothing (minus infinity) is behind each.
+// Rows of floats, `step` from one to the next; behind each, up to a whole vector, is nothing (minus infinity).
 struct WholeRows {
   const float* first;
   int64_t step;
