@@ -4,14 +4,15 @@ from math import prod
 from typing import Any
 
 from planner.frontends.aten import Context, lowers, require
-from planner.ops.loss import ClassLossAttrs, LossAttrs
+from planner.ops.loss import ClassLossAttrs, LabelAttrs, LossAttrs
 from planner.ops.rectifier import SoftplusAttrs
-from planner.ops.row_loss import NO_LABEL, RowLossAttrs
 
 _REDUCTIONS = {1: "mean", 2: "sum"}
+NO_LABEL = -(2**62)
+"""What is ignored where every row counts."""
 
 
-def class_loss(c: Context, op: str, x: str, labels: Any, attrs: ClassLossAttrs | RowLossAttrs) -> str:
+def class_loss(c: Context, op: str, x: str, labels: Any, attrs: LabelAttrs) -> str:
     """Classes are dimension 1 (0 of a vector); further dimensions are rows."""
     rank = c.rank(x)
     labels = c.val(labels)
@@ -24,7 +25,7 @@ def class_loss(c: Context, op: str, x: str, labels: Any, attrs: ClassLossAttrs |
 
 def row_losses(c: Context, x: str, labels: Any, ignored: int = NO_LABEL, smoothing: float = 0.0) -> str:
     """The cross-entropy of every row, in the labels' shape."""
-    attrs = RowLossAttrs(ignore_index=ignored, label_smoothing=smoothing)
+    attrs = LabelAttrs(ignore_index=ignored, label_smoothing=smoothing)
     return c.reshape(class_loss(c, "cross_entropy_rows", x, labels, attrs), c.shape_of(labels))
 
 

@@ -73,7 +73,9 @@ def _product(c: Context, x: str, ids: str, rows: str, include: bool) -> str:
         same = c.compare("eq", c.slice(ids, 0, apart, total), c.slice(ids, 0, 0, total - apart))
         before = c.where(same, c.slice(rows, 0, 0, total - apart), one)
         rows = c.concat([c.slice(rows, 0, 0, apart), c.op("mul", before, own)], 0)
-    last = c.concat([c.compare("ne", c.slice(ids, 0, 1, total), c.slice(ids, 0, 0, total - 1)), c.fill((1, 1), 1.0)], 0)
+    last = c.fill((1, 1), 1.0)
+    if total > 1:
+        last = c.concat([c.compare("ne", c.slice(ids, 0, 1, total), c.slice(ids, 0, 0, total - 1)), last], 0)
     found = added(c, ids, c.op("mul", rows, last), entries, width)
     some = c.compare("gt", added(c, ids, last, entries, 1), 0)
     return c.where(some, c.op("mul", x, found) if include else found, x)

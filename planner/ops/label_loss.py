@@ -1,7 +1,7 @@
 """Losses of class scores against integer labels; rows are sliced. See loss.py for stages and scratch."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,17 +14,8 @@ from planner.ops.base import (
     misfit,
     register,
 )
-from planner.ops.loss import SCALAR, ClassLossAttrs, Loss, LossBackward
+from planner.ops.loss import SCALAR, ClassLossAttrs, LabelAttrs, Loss, LossBackward
 from planner.ops.softmax import log_softmax
-
-
-class LabelAttrs(Protocol):
-    """Which labels count, and how much of a row's weight they have."""
-
-    @property
-    def ignore_index(self) -> int: ...
-    @property
-    def label_smoothing(self) -> float: ...
 
 
 class NllGradAttrs(ClassLossAttrs):
@@ -47,8 +38,7 @@ class _ClassLoss(Loss):
                 f"{self.name} cannot compare {x.text()} with labels {labels.text()}",
                 "use scores [rows, classes] and int64 labels [rows]",
             )
-        if not 0 <= attrs.label_smoothing <= 1:
-            raise misfit(f"label smoothing {attrs.label_smoothing} is not a share", "use a number from 0 to 1")
+        require_share(attrs)
         return (SCALAR, *self.saved_of_rows(x.shape[0]), SCALAR)
 
     def saved_of_rows(self, rows: int) -> tuple[TensorType, ...]:
@@ -62,7 +52,7 @@ class _ClassLoss(Loss):
         return {("loops", "rows"): signature.inputs[0].shape[0]}
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        assert isinstance(sample.attrs, ClassLossAttrs)
+        assert isinstance(sample.attrs, LabelAttrs)
         rows, classes = sample.inputs[0].shape
         return (rng.standard_normal((rows, classes)) * 3, draw_labels(sample.attrs, rows, classes, rng))
 
@@ -212,6 +202,11 @@ class CrossEntropyBackward(_ClassLossBackward):
             saved = CrossEntropy().saved_of_rows(logits.shape[0])
             found.append(Sample(s.attrs, (SCALAR, SCALAR, logits, *saved, labels)))
         return tuple(found)
+
+
+def require_share(attrs: LabelAttrs) -> None:
+    if not 0 <= attrs.label_smoothing <= 1:
+        raise misfit(f"label smoothing {attrs.label_smoothing} is not a share", "use a number from 0 to 1")
 
 
 def log_sums(logits: Array) -> tuple[Array, Array]:

@@ -38,11 +38,15 @@ class LossAttrs(Attrs):
     reduction: Literal["mean", "sum"] = "mean"
 
 
-class ClassLossAttrs(LossAttrs):
+class LabelAttrs(Attrs):
     """Rows with label `ignore_index` do not count. `label_smoothing` spreads that share over all classes."""
 
     ignore_index: int = -100
     label_smoothing: float = 0.0
+
+
+class ClassLossAttrs(LossAttrs, LabelAttrs):
+    """The loss of labels is one number."""
 
 
 class Loss(Op):

@@ -2,32 +2,23 @@
 one number in the end is `cross_entropy` (label_loss.py)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from planner.graph.gradient import GradientContext
-from planner.graph.model import Attrs, DType, Layout, TensorType
+from planner.graph.model import DType, Layout, TensorType
 from planner.ops.base import Access, Array, Facts, Mode, Op, Sample, Signature, misfit, reads, register, split, writes
-from planner.ops.label_loss import counted, draw_labels, log_sums, targets
+from planner.ops.label_loss import CrossEntropy, counted, log_sums, require_share, targets
+from planner.ops.loss import LabelAttrs
 from planner.ops.softmax import log_softmax
-
-NO_LABEL = -(2**62)
-"""An `ignore_index` that no label is, where every row counts."""
-
-
-class RowLossAttrs(Attrs):
-    """As of ClassLossAttrs."""
-
-    ignore_index: int = NO_LABEL
-    label_smoothing: float = 0.0
 
 
 class _OfRows(Op):
     """Of logits [rows, classes]; what else is read or written is one number per row, or logits."""
 
     family = "loss"
-    attrs_type = RowLossAttrs
+    attrs_type = LabelAttrs
     input_layout = Layout.ROW_MAJOR
     logits_at: ClassVar[int]
 
@@ -67,10 +58,9 @@ class CrossEntropyRows(_OfRows):
     low_precision = (0,)
     logits_at = 0
 
-    def infer(self, attrs: RowLossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer(self, attrs: LabelAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.require_fit(inputs)
-        if not 0 <= attrs.label_smoothing <= 1:
-            raise misfit(f"label smoothing {attrs.label_smoothing} is not a share", "use a number from 0 to 1")
+        require_share(attrs)
         return (TensorType(shape=inputs[0].shape[:1]),) * 3
 
     def gradient(self, context: GradientContext) -> None:
@@ -81,29 +71,19 @@ class CrossEntropyRows(_OfRows):
     def flops(self, signature: Signature) -> int:
         return 8 * signature.inputs[0].elements
 
-    def reference(self, attrs: RowLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    def reference(self, attrs: LabelAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         logits, labels = inputs
         wanted = targets(attrs, labels, logits.shape[1])
         log_probs = np.where(wanted != 0, log_softmax(logits), 0.0)  # elsewhere there may be minus infinity
         return (-(wanted * log_probs).sum(1), *log_sums(logits))
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:
-        assert isinstance(sample.attrs, RowLossAttrs)
-        rows, classes = sample.inputs[0].shape
-        return (rng.standard_normal((rows, classes)) * 3, draw_labels(sample.attrs, rows, classes, rng))
+        return CrossEntropy().draw(sample, rng)
 
     def samples(self) -> Sequence[Sample]:
-        def case(rows: int, classes: int, **attrs: Any) -> Sample:
-            types = (TensorType(shape=(rows, classes)), TensorType(shape=(rows,), dtype=DType.INT64))
-            return Sample(RowLossAttrs(**attrs), types)
-
-        return (
-            case(7, 10),
-            case(33, 5, label_smoothing=0.1),
-            case(6, 1000, ignore_index=3),
-            case(5, 1300, label_smoothing=0.1),
-            case(9, 4, ignore_index=1, label_smoothing=0.2),
-        )
+        fields = set(LabelAttrs.model_fields)
+        alike = CrossEntropy().samples()
+        return tuple(Sample(LabelAttrs(**s.attrs.model_dump(include=fields)), s.inputs) for s in alike)
 
 
 @register
@@ -118,7 +98,7 @@ class CrossEntropyRowsBackward(_OfRows):
     low_precision = (1,)
     logits_at = 1
 
-    def infer(self, attrs: RowLossAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
+    def infer(self, attrs: LabelAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         self.require_fit(inputs)
         return (inputs[1],)
 
@@ -128,7 +108,7 @@ class CrossEntropyRowsBackward(_OfRows):
     def flops(self, signature: Signature) -> int:
         return 4 * signature.outputs[0].elements
 
-    def reference(self, attrs: RowLossAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    def reference(self, attrs: LabelAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
         dloss, logits, largest, log_sum, labels = inputs
         classes = logits.shape[1]
         probabilities = np.exp(logits - largest[:, None] - log_sum[:, None])

@@ -119,3 +119,8 @@ def test_products_of_rows_that_share_an_index(include: bool, zeros: int) -> None
         return alone + x.index_reduce(0, index, rows, "prod", include_self=include)
 
     agree(Function(product), torch.randn(4, 5), "mse")
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_the_product_of_one_row_is_itself() -> None:
+    agree(Function(lambda x: x.index_reduce(0, torch.tensor([2]), 1 + x[:1], "prod")), torch.randn(4, 5), "mse")
