@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional as F
 
+from codegen.torch_attention import attention
 from planner.frontends.torch_versions import closes_at_bounds
 from planner.ops.average_pool import AvgPool2d
 from planner.ops.expression import parse
@@ -195,23 +196,6 @@ def layer_norm(a: Any, t: Sequence[Tensor]) -> Tensor:
     gamma = t[1] if a.scale else None
     beta = t[-1] if a.shift else None
     return F.layer_norm(t[0], t[0].shape[t[0].ndim - a.dims :], gamma, beta, a.eps)
-
-
-def attention(a: Any, t: Sequence[Tensor], left: Tensor | None = None) -> Tensor:
-    """A mask beside a causal one is added to it. `left`: what the weights are multiplied by instead of dropout."""
-    q, k, v, *given = t
-    mask = given[0] if given else None
-    if a.causal and (mask is not None or left is not None):
-        seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-        mask = (q.new_zeros(()) if mask is None else mask).masked_fill(~seen, -inf)
-    grouped = q.ndim > 2 and q.shape[-3] != k.shape[-3]
-    if left is not None:
-        k, v = (x.repeat_interleave(q.shape[-3] // k.shape[-3], -3) if grouped else x for x in (k, v))
-        scores = a.scale * (q @ k.mT) + (0.0 if mask is None else mask)
-        nothing = scores.isneginf().all(-1, keepdim=True)
-        return (scores.masked_fill(nothing, 0.0).softmax(-1) * left * ~nothing) @ v
-    options = {"is_causal": a.causal and mask is None, "scale": a.scale, "enable_gqa": grouped}
-    return F.scaled_dot_product_attention(q, k, v, mask, a.dropout, **options)
 
 
 def max_pool2d(a: Any, t: Sequence[Tensor]) -> Tensor:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from codegen.torch_ops import attention
+from codegen.torch_attention import attention, matrices
 from codegen.torch_twin import Call
 from planner.graph.model import Layout, Node
-from planner.ops.attention import AttentionAttrs
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.dropout import DropoutAttrs, factors
 from planner.ops.random import DrawAttrs, drawn
 
@@ -44,10 +44,11 @@ class Drawn:
         return (x * self._factors(attrs.stream, attrs.p, tuple(x.shape), x)).to(x.dtype)
 
     def _attention(self, node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
-        (q, k, *_), attrs = inputs, node.attrs
+        attrs = node.attrs
         assert isinstance(attrs, AttentionAttrs)
         if not attrs.dropout:
             return attention(attrs, inputs)
+        q, k, _ = matrices(attrs, inputs)
         shape = (*q.shape[:-1], k.shape[-2])
         return attention(attrs, inputs, self._factors(attrs.stream, attrs.dropout, shape, q))
 
@@ -58,6 +59,7 @@ class Drawn:
 
 
 def _whole(node: Node, inputs: list[Tensor], updates: list[Tensor]) -> Tensor:
+    assert isinstance(node.attrs, AttentionAttrs)
     return attention(node.attrs.model_copy(update={"dropout": 0.0}), inputs)
 
 

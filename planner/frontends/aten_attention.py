@@ -6,7 +6,7 @@ import numpy as np
 
 from planner.frontends.aten import Context, lowers
 from planner.graph.differentiate import changing_with, trainable_parameters
-from planner.ops.attention import AttentionAttrs
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.attention_mask import AttentionMaskBackward
 from planner.ops.base import Array
 from planner.ops.dropout import DropoutAttrs

@@ -16,7 +16,8 @@ import numpy as np
 
 from planner.graph.joining import with_joined
 from planner.graph.model import Attrs, Node, Role, TensorType, Value
-from planner.ops.attention import AttentionAttrs, AttentionForward
+from planner.ops.attention import AttentionForward
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.attention_mask import AttentionMaskBackward
 from planner.ops.copy import PermuteAttrs
 from planner.ops.dropout import DropoutAttrs

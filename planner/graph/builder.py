@@ -172,7 +172,7 @@ class GraphBuilder:
             problem = error.errors()[0]["msg"]
             raise UserError("SP1002", f"node {node_id!r} ({op}): {problem}", "make every size at least 1") from None
         outputs = []
-        for index, (type_, suffix) in enumerate(zip(results, definition.output_names, strict=False)):
+        for index, (type_, suffix) in enumerate(zip(results, definition.names(attrs), strict=False)):
             role = Role.SAVED if suffix in definition.saved_outputs else Role.ACTIVATION
             role = Role.GRADIENT if phase == "backward" else role
             target = like if index == 0 and phase == "backward" else ""

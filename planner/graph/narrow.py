@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from planner.graph.model import Attrs, Layout, Node, Role, TensorType, Value
 from planner.ops import op_named
-from planner.ops.attention import AttentionAttrs
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.broadcast import Broadcast
 from planner.ops.copy import PermuteAttrs, SliceAttrs
 from planner.ops.elementwise import Elementwise

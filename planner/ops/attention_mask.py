@@ -1,10 +1,11 @@
 """The gradient of attention whose mask is learned, such as the relative positions of T5, Swin and BEiT."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from planner.graph.model import DType, TensorType
-from planner.ops.attention import AttentionAttrs, AttentionBackward, case
+from planner.ops.attention import AttentionBackward, case, in_other_orders
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.base import (
     Access,
     Array,
@@ -33,14 +34,20 @@ class AttentionMaskBackward(AttentionBackward):
     """
 
     name = "attention_mask_backward"
-    input_counts = (8,)
-    output_names = (*AttentionBackward.output_names, "dmask")
+    input_counts = (6, 7, 8)
+
+    def outputs_of(self, attrs: AttentionAttrs) -> Mapping[str, int]:
+        return {**super().outputs_of(attrs), "dmask": attrs.tensors}
 
     def infer(self, attrs: AttentionAttrs, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         gradients = super().infer(attrs, inputs)
         if attrs.scale == 0.0:  # a GPU's kernels divide by it
             raise misfit("attention has no gradient of its mask where scores are multiplied by 0", "leave q and k out")
-        return (*gradients, TensorType(shape=inputs[7].shape))
+        if len(inputs) == 4 + attrs.tensors:
+            raise misfit(
+                "attention has no mask of which there could be a gradient", "give it one, or use attention_backward"
+            )
+        return (*gradients, TensorType(shape=inputs[-1].shape))
 
     @staticmethod
     def gains(mask: TensorType, q: TensorType, k: TensorType, scale: float, readers: int = 1) -> bool:
@@ -50,7 +57,7 @@ class AttentionMaskBackward(AttentionBackward):
         return smaller and len(mask.shape) > 1 and mask.shape[-2] == q.shape[-2] and scale != 0.0
 
     def mask_rows(self, signature: Signature) -> int:
-        return prod(signature.outputs[3].shape[:-1])
+        return prod(signature.outputs[-1].shape[:-1])
 
     def shares(self, signature: Signature, mode: Mode) -> bool:
         """Whether slices add up shares of dmask."""
@@ -64,23 +71,24 @@ class AttentionMaskBackward(AttentionBackward):
         blocks = super().scratch(signature, mode, facts)
         if not self.shares(signature, mode):
             return blocks
-        floats = signature.outputs[3].elements * mode.slices
+        floats = signature.outputs[-1].elements * mode.slices
         return (*blocks, ScratchPart("shares", Bytes(DType.FLOAT32.itemsize * floats)))
 
     def accesses(self, signature: Signature, mode: Mode, stage: int, index: int, facts: Facts) -> tuple[Access, ...]:
-        elements, keys = signature.outputs[3].elements, signature.outputs[3].shape[-1]
+        dmask = signature.outputs[-1]
+        elements, keys, out = dmask.elements, dmask.shape[-1], f"out{len(signature.outputs) - 1}"
         if self.shares(signature, mode):
             if stage == 1:
-                return (reads("shares", 0, mode.slices), writes("out3", *split(elements, mode.slices, index)))
+                return (reads("shares", 0, mode.slices), writes(out, *split(elements, mode.slices, index)))
             return (*super().accesses(signature, mode, stage, index, facts), writes("shares", index, index + 1))
         found = super().accesses(signature, mode, stage, index, facts)
         if mode.dim == "heads":
             units = self.heads(signature).units
             lo, hi = split(units, mode.slices, index)
-            return (*found, writes("out3", elements * lo // units, elements * hi // units))
+            return (*found, writes(out, elements * lo // units, elements * hi // units))
         if stage == 0:
             _, columns = self.parts(signature, mode, stage, index)
-            return (*found, Access("out3", True, (0, self.mask_rows(signature)), columns, keys))
+            return (*found, Access(out, True, (0, self.mask_rows(signature)), columns, keys))
         return found
 
     def flops(self, signature: Signature) -> int:
@@ -89,7 +97,7 @@ class AttentionMaskBackward(AttentionBackward):
         return super().flops(signature) + heads.pairs(signature.attrs.causal)
 
     def reference(self, attrs: AttentionAttrs, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        q, k, mask = inputs[1], inputs[2], inputs[7]
+        (q, k, _), mask = self.matrices(attrs, inputs), inputs[-1]
         _, ds = self.score_gradients(attrs, inputs)
         ds = ds.reshape(*q.shape[:-1], k.shape[-2])
         ds = ds.sum(tuple(range(ds.ndim - mask.ndim)))
@@ -107,5 +115,6 @@ class AttentionMaskBackward(AttentionBackward):
             case((4, 1, 20), 300, mask=(4, 1, 300)),
             case((2, 3, 4, 9, 5), 7, groups=2, mask=(1, 3, 4, 9, 7)),
             case((2, 3, 9, 4), 5, groups=1, mask=(2, 1, 1, 5)),
+            *in_other_orders(masked=True),
         )
         return tuple(self.sample_of(s) for s in forward)

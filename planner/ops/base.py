@@ -245,6 +245,10 @@ class Op(ABC):
             if type_.dtype not in FLOATING:
                 raise misfit(f"{self.name} cannot update {type_.text()}", "update floating point values")
 
+    def names(self, attrs: Any) -> tuple[str, ...]:
+        """`output_names` under these attributes."""
+        return self.output_names
+
     def low_inputs(self, attrs: Any) -> Container[int] | None:
         """`low_precision` under these attributes."""
         return self.low_precision

@@ -8,7 +8,7 @@ from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Init, TensorType
 from planner.graph.optimizer import Optimizer
-from planner.ops.attention import AttentionAttrs
+from planner.ops.attention_base import AttentionAttrs
 from planner.zoo.network import Ends, Model, Sizes
 
 ADAMW = Optimizer(kind="adamw", lr=6e-4, beta2=0.95, weight_decay=0.1)

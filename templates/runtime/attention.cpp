@@ -33,11 +33,17 @@ class Parts {
 
 // -- operands ------------------------------------------------------------------------------------------------------------
 
-/// Rows as a left side: where they lie, or in `room`, with a zero behind an odd last number.
-const float* left_of(const float* rows, int64_t, int64_t, float*) { return rows; }
-const PairWord* left_of(const bfloat16* rows, int64_t count, int64_t width, PairWord* room) {
-  if (width % 2 == 0) return reinterpret_cast<const PairWord*>(rows);
-  for (int64_t r = 0; r < count; ++r, rows += width) {
+/// Rows, `step` elements apart, as a left side: where they lie, or, if there is something between them, in `room`; pairs
+/// with a zero behind an odd last number.
+const float* left_of(const float* rows, int64_t step, int64_t count, int64_t width, float* room) {
+  if (step == width || count == 1) return rows;
+  for (int64_t r = 0; r < count; ++r) std::copy_n(rows + r * step, width, room + r * width);
+  return room;
+}
+const PairWord* left_of(const bfloat16* rows, int64_t step, int64_t count, int64_t width, PairWord* room) {
+  const bool in_pairs = width % 2 == 0 && reinterpret_cast<uintptr_t>(rows) % sizeof(PairWord) == 0;
+  if (in_pairs && (step == width || count == 1)) return reinterpret_cast<const PairWord*>(rows);
+  for (int64_t r = 0; r < count; ++r, rows += step) {
     PairWord* to = room + r * words<bfloat16>(width);
     for (int64_t c = 0; c < width; c += 2) to[c / 2].bits = rows[c].bits | (c + 1 < width ? uint32_t(rows[c + 1].bits) << 16 : 0);
   }
@@ -129,14 +135,14 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
   const float factor = factor_of(a, mask);
 
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
-    turn_panels(k + unit * a.keys * a.width, a.width, a.keys, a.width, turned_keys);
-    copy_panels(v + unit * a.keys * a.value_width, a.value_width, a.keys, a.value_width, value_panels);
+    turn_panels(k + a.k.at(unit, 0), a.k.row_step, a.keys, a.width, turned_keys);
+    copy_panels(v + a.v.at(unit, 0), a.v.row_step, a.keys, a.value_width, value_panels);
     for (int64_t head = unit * a.heads; head < (unit + 1) * a.heads; ++head) {
       const float* masks = masks_of(a.mask, mask, head);
       for (int64_t first = queries.begin; first < queries.end; first += most) {
         const int64_t count = std::min(most, queries.end - first), query = head * a.queries + first;
         const Seen<W> seen{a.causal, count, a.keys, first};
-        multiply_keys(seen, width, left_of(q + query * a.width, count, a.width, room), turned_keys, scores, step);
+        multiply_keys(seen, width, left_of(q + a.q.at(head, first), a.q.row_step, count, a.width, room), turned_keys, scores, step);
         each_turn({0, count}, step, [&](Range turn) {
           for (int64_t r = turn.begin; r < turn.end; ++r)
             complete(a, scores + r * step, masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step, seen.by(r));
@@ -155,7 +161,7 @@ void attention_forward(const Attention& a, const T* q, const T* k, const T* v, c
         });
         sum_keys<T>(seen, values, by_keys(seen, scores, step, weights), key_step, value_panels, sums, false);
         for (int64_t r = 0; r < count; ++r)
-          write_rows(sums + r * values, 1, a.value_width, inv_sum[query + r], y + (query + r) * a.value_width);
+          write_rows(sums + r * values, 1, a.value_width, inv_sum[query + r], y + a.y.at(head, first + r), a.y.row_step);
       }
     }
   }
@@ -191,16 +197,17 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
     if (dq != nullptr) std::fill_n(dq_sums, rows * columns, 0.0f);
     for (int64_t head = 0; head < a.heads; ++head)
-      for (int64_t own = head * a.queries + queries.begin; own < head * a.queries + queries.end; ++own) {
-        const T *d = dy + (unit * rows + own) * a.value_width, *result = y + (unit * rows + own) * a.value_width;
+      for (int64_t own = queries.begin; own < queries.end; ++own) {
+        const int64_t at = a.y.at(unit * a.heads + head, own);
         const auto product = [](int64_t, float dv, float yv) { return dv * yv; };
-        dots[own] = static_cast<float>(sum_row(a.value_width, product, d, result));
+        dots[head * a.queries + own] = static_cast<float>(sum_row(a.value_width, product, dy + at, y + at));
       }
     for (int64_t key = keys.begin; key < keys.end; key += most) {
-      const int64_t few = std::min(most, keys.end - key), at = unit * a.keys + key;
-      turn_panels(k + at * a.width, a.width, few, a.width, turned_keys);
-      turn_panels(v + at * a.value_width, a.value_width, few, a.value_width, turned_values);
-      if (dq != nullptr) copy_panels(k + at * a.width, a.width, few, a.width, key_panels);
+      const int64_t few = std::min(most, keys.end - key);
+      const T *own_k = k + a.k.at(unit, key), *own_v = v + a.v.at(unit, key);
+      turn_panels(own_k, a.k.row_step, few, a.width, turned_keys);
+      turn_panels(own_v, a.v.row_step, few, a.value_width, turned_values);
+      if (dq != nullptr) copy_panels(own_k, a.k.row_step, few, a.width, key_panels);
       std::optional<SumsOverQueries<T>> dk_sums, dv_sums;
       if (dk != nullptr) dk_sums.emplace(few, a.width, dk_room, q_panels), dv_sums.emplace(few, a.value_width, dv_room, dy_panels);
       for (int64_t head = 0; head < a.heads; ++head) {
@@ -211,9 +218,9 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
           const int64_t count = std::min(kQueries, queries.end - first), own = head * a.queries + first;
           const int64_t query = unit * rows + own;
           const Seen<W> seen{a.causal, count, few, first - key};
-          const T *own_q = q + query * a.width, *own_dy = dy + query * a.value_width;
-          multiply_keys(seen, width, left_of(own_q, count, a.width, room_q), turned_keys, scores, step);
-          multiply_keys(seen, value_width, left_of(own_dy, count, a.value_width, room_dy), turned_values, products, step);
+          const T *own_q = q + a.q.at(unit * a.heads + head, first), *own_dy = dy + a.y.at(unit * a.heads + head, first);
+          multiply_keys(seen, width, left_of(own_q, a.q.row_step, count, a.width, room_q), turned_keys, scores, step);
+          multiply_keys(seen, value_width, left_of(own_dy, a.y.row_step, count, a.value_width, room_dy), turned_values, products, step);
           each_turn({0, count}, 2 * step, [&](Range turn) {
             for (int64_t r = turn.begin; r < turn.end; ++r) {
               const float* mask_of_row = masks == nullptr ? nullptr : masks + (first + r) * a.mask.row_step + key;
@@ -236,21 +243,21 @@ void attention_backward(const Attention& a, const T* dy, const T* q, const T* k,
               add_row(products + r * step, seen.by(r), dmasks + (first + r) * a.mask.row_step + key);
           });
           if (dk != nullptr) {
-            dv_sums->add(seen, own_dy, by_queries(seen, scores, step, room_by_queries), step);
-            dk_sums->add(seen, own_q, by_queries(seen, products, step, room_by_queries), step);
+            dv_sums->add(seen, own_dy, a.y.row_step, by_queries(seen, scores, step, room_by_queries), step);
+            dk_sums->add(seen, own_q, a.q.row_step, by_queries(seen, products, step, room_by_queries), step);
           }
           if (dq != nullptr)
             sum_keys<T>(seen, columns, by_keys(seen, products, step, room), key_step, key_panels, dq_sums + own * columns, true);
         }
       }
       if (dk != nullptr) {
-        dk_sums->write(a.scale, dk + at * a.width);
-        dv_sums->write(1.0f, dv + at * a.value_width);
+        dk_sums->write(a.scale, dk + a.k.at(unit, key), a.k.row_step);
+        dv_sums->write(1.0f, dv + a.v.at(unit, key), a.v.row_step);
       }
     }
     for (int64_t head = 0; dq != nullptr && head < a.heads; ++head) {
-      const int64_t own = head * a.queries + queries.begin;
-      write_rows(dq_sums + own * columns, queries.size(), a.width, a.scale, dq + (unit * rows + own) * a.width);
+      const float* sums = dq_sums + (head * a.queries + queries.begin) * columns;
+      write_rows(sums, queries.size(), a.width, a.scale, dq + a.q.at(unit * a.heads + head, queries.begin), a.q.row_step);
     }
   }
 }

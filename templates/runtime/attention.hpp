@@ -2,7 +2,7 @@
 // scratch, and the gradient computes them again (Dao et al., "FlashAttention", 2022). Slices over units, or over some queries
 // of all units.
 //
-// A unit is one matrix of keys and one of values; one or more heads of queries, which lie one behind the other, read it.
+// A unit is one matrix of keys and one of values; one or more neighbouring heads of queries read it.
 // Products of float32 operands are float32's; of bfloat16 ones the weights, and their gradients, are rounded before the
 // second product. Everything is added up in float32.
 #pragma once
@@ -24,6 +24,18 @@ struct AttentionMask {
   int64_t batch_step, head_step, row_step;
 };
 
+/// Matrices of heads within a tensor: which element is the first, and how many there are from one entry of the batch, head
+/// and row to the next (planner/ops/head_views.py).
+struct HeadView {
+  int64_t heads;  // in one entry of the batch
+  int64_t first, batch_step, head_step, row_step;
+
+  /// Where a row of a head begins; heads are counted over all entries of the batch.
+  constexpr int64_t at(int64_t head, int64_t row) const {
+    return first + head / heads * batch_step + head % heads * head_step + row * row_step;
+  }
+};
+
 /// Of a unit: q [heads, queries, width], k [keys, width], v [keys, value_width]; y [heads, queries, value_width].
 struct Attention {
   int64_t heads, queries, keys, width, value_width;
@@ -31,6 +43,7 @@ struct Attention {
   bool causal;    // query i reads the keys up to i
   float dropout;  // the share of weights that is dropped; drawn as elements of [units, heads, queries, keys]
   AttentionMask mask;
+  HeadView q, k, v, y;  // and their gradients
 };
 
 namespace attention {

@@ -16,10 +16,10 @@ using namespace products;
 
 namespace {  // of the one file that calls them: g++ then puts more of them in place
 
-/// Sums as they are stored.
+/// Sums as they are stored, in rows `step` elements apart.
 template <class T>
-void write_rows(const float* from, int64_t rows, int64_t width, float factor, T* to) {
-  for (int64_t r = 0; r < rows; ++r, from += padded(width), to += width) {
+void write_rows(const float* from, int64_t rows, int64_t width, float factor, T* to, int64_t step) {
+  for (int64_t r = 0; r < rows; ++r, from += padded(width), to += step) {
 #pragma omp simd
     for (int64_t c = 0; c < width; ++c) to[c] = factor * from[c];
   }
@@ -80,16 +80,16 @@ class SumsOverQueries {
     std::fill_n(sums, keys * padded(width), 0.0f);
   }
 
-  void add(const Seen<W>& seen, const T* rows, const W* scores, int64_t step) {
+  void add(const Seen<W>& seen, const T* rows, int64_t row_step, const W* scores, int64_t step) {
     const int64_t keys = seen.by(seen.queries - 1), most = seen.causal ? kRows : keys, depth = words<T>(seen.queries);
     const int64_t columns = padded(width_);
-    copy_panels(rows, width_, seen.queries, width_, panels_);
+    copy_panels(rows, row_step, seen.queries, width_, panels_);
     for (int64_t key = 0; key < keys; key += most)
       multiply(std::min(most, keys - key), columns, {seen.first(key) / kNumbers<T>, depth}, Left<false, W>{scores + key, step},
                Panels<W>{panels_, depth}, sums_ + key * columns, columns, true);
   }
 
-  void write(float factor, T* to) const { write_rows(sums_, keys_, width_, factor, to); }
+  void write(float factor, T* to, int64_t step) const { write_rows(sums_, keys_, width_, factor, to, step); }
 
  private:
   int64_t keys_, width_;
@@ -107,9 +107,9 @@ class SumsOverQueries<bfloat16> {
     std::fill_n(sums, padded(keys) * padded(width), 0.0f);
   }
 
-  void add(const Seen<W>& seen, const bfloat16* rows, const W* scores, int64_t step) {
+  void add(const Seen<W>& seen, const bfloat16* rows, int64_t row_step, const W* scores, int64_t step) {
     const int64_t keys = padded(seen.by(seen.queries - 1)), depth = words<bfloat16>(seen.queries);
-    turn_pairs(rows, width_, seen.queries, width_, turned_);
+    turn_pairs(rows, row_step, seen.queries, width_, turned_);
     // Keys of one panel are read by the same queries: those of two tiles are where `beside` ends.
     const int64_t most = seen.causal ? kTogether<W> : kPanel;
     tiles::by_tiles(padded(width_), depth, [&](Range columns, Range pairs) {
@@ -122,7 +122,7 @@ class SumsOverQueries<bfloat16> {
     });
   }
 
-  void write(float factor, bfloat16* to) const {
+  void write(float factor, bfloat16* to, int64_t step) const {
     for (int64_t key = 0; key < keys_; key += 16)
       for (int64_t c = 0; c < width_; c += 16) {
         Block16 block;
@@ -131,7 +131,7 @@ class SumsOverQueries<bfloat16> {
         alignas(64) float rows[16][16];
         block.store(rows[0], 16);
         const int64_t columns = std::min<int64_t>(16, width_ - c);
-        for (int64_t i = 0; i < std::min<int64_t>(16, keys_ - key); ++i) write_rows(rows[i], 1, columns, factor, to + (key + i) * width_ + c);
+        for (int64_t i = 0; i < std::min<int64_t>(16, keys_ - key); ++i) write_rows(rows[i], 1, columns, factor, to + (key + i) * step + c, step);
       }
   }
 

@@ -5,7 +5,7 @@ from planner.graph.builder import GraphBuilder
 from planner.graph.model import DType, Graph, Init, Layout, TensorType
 from planner.graph.optimizer import Optimizer
 from planner.ops.activation import ClampAttrs
-from planner.ops.attention import AttentionAttrs
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.embedding import EmbeddingAttrs
 from planner.ops.entries import SortEntriesAttrs
 from planner.ops.grouped import GroupedAttrs

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from codegen.torch_ops import TORCH, attention
+from codegen.torch_attention import attention, matrices
+from codegen.torch_ops import TORCH
 from planner.graph.builder import GraphBuilder
 from planner.graph.differentiate import append_backward
 from planner.graph.model import DType, Init, TensorType
 from planner.ops import all_ops
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.dropout import REFERENCE_SEED, REFERENCE_STEP, factors
 from planner.ops.reduce import ReduceAttrs
 from tests.interpreter import run_nodes
@@ -83,7 +85,10 @@ def test_against_autograd(name, index):
     outputs = builder.op(name, operands, sample.attrs, name="node")
     tensors = [torch.tensor(a, requires_grad=a.dtype == np.float64) for a in drawn]
     if getattr(sample.attrs, "dropout", 0.0):
-        a, shape = sample.attrs, (*drawn[0].shape[:-1], drawn[1].shape[-2])
+        a = sample.attrs
+        assert isinstance(a, AttentionAttrs)
+        q, k, _ = matrices(a, tensors)
+        shape = (*q.shape[:-1], k.shape[-2])
         left = factors(REFERENCE_SEED, a.stream, REFERENCE_STEP, a.dropout, shape)
         results = attention(a, tensors, torch.from_numpy(left))
     else:

@@ -10,9 +10,11 @@ import torch
 
 from codegen.build import SANITIZED, bfloat16_flags
 from planner.graph.model import DType, TensorType
-from planner.ops.attention import AttentionAttrs, AttentionBackward, AttentionForward
+from planner.ops.attention import AttentionBackward, AttentionForward
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.base import Signature
 from planner.ops.dropout import factors
+from planner.ops.head_views import HeadView
 from planner.target.detect import detect
 from tests.runtime.build import RUNTIME, Library, compile_library, shared_object
 
@@ -41,6 +43,24 @@ def draw(seed: int) -> tuple[np.random.Generator, int, tuple[int, ...], float, b
     sizes = tuple(int(numbers.integers(1, most + 1)) for most in (3, 150, most_keys, 70, 70))
     scale = float(numbers.choice([0.3, 1.0, -0.2]))
     return numbers, int(numbers.integers(1, 3)), (*sizes, int(numbers.integers(2))), scale, bool(numbers.integers(2))
+
+
+UNTOUCHED = -96.0
+
+
+def some_view(numbers: np.random.Generator, shape: tuple[int, ...]) -> HeadView:
+    """Matrices [batch, heads, rows, width] in a random order, with something between them or not."""
+    steps, step = {}, shape[-1]
+    for axis in numbers.permutation(3):
+        step += int(numbers.integers(3) == 0) * int(numbers.integers(40))
+        steps[axis] = step
+        step *= shape[axis]
+    return HeadView(shape, int(numbers.integers(3)), *(steps[axis] for axis in range(3)))
+
+
+def room(view: HeadView) -> int:
+    """How many elements a tensor with such a view has at least."""
+    return view.element(*(extent - 1 for extent in view.sizes[:3])) + view.sizes[3]
 
 
 def bits(x: np.ndarray) -> np.ndarray:
@@ -79,13 +99,26 @@ def test_random_shapes(library: Library, element: str, seed: int) -> None:
     y = (scores.softmax(-1) * torch.tensor(left)) @ vs[:, None]
     y.backward(torch.tensor(dy, dtype=torch.float64))
 
-    given = [bits(x) if low else x for x in (q, k, v)]
-    found = [np.zeros(x.shape, np.uint16 if low else np.float32) for x in (dy, q, k, v)]
+    places = [some_view(numbers, x.shape if x.ndim == 4 else (units, 1, *x.shape[1:])) for x in (q, k, v, dy)]
+    views = np.array([(p.shape[1], *p[1:]) for p in places], np.int64)
+    given, found = [], []
+    for x, place in zip((q, k, v, dy), places, strict=True):
+        tensor = np.full(room(place), np.nan, np.float32)
+        place.of(tensor)[...] = x.reshape(place.shape)
+        given.append(bits(tensor) if low else tensor)
+        found.append(bits(np.full_like(tensor, UNTOUCHED)) if low else np.full_like(tensor, UNTOUCHED))
     dmask = np.zeros(added.shape, np.float32)
     shape_array = np.array(shape, np.int64)
-    given += [mask, bits(dy) if low else dy]
-    library(f"attention_{element}", shape_array, units, scale, dropout, *given, *found, dmask)
-    found = [*(number(x) if low else x for x in found), dmask]
+    given[3:] = [mask, given[3]]
+    results = [found[3], *found[:3]]
+    library(f"attention_{element}", shape_array, views, units, scale, dropout, *given, *results, dmask)
+    found = []
+    for result, place, x in zip(results, [places[3], *places[:3]], (dy, q, k, v), strict=True):
+        tensor = number(result) if low else result
+        found.append(place.of(tensor).reshape(x.shape).copy())
+        place.of(tensor)[...] = UNTOUCHED
+        assert (tensor == UNTOUCHED).all(), "something between the rows"
+    found.append(dmask)
     truths = (y, qs.grad, ks.grad, vs.grad, masks.grad)
     for name, got, want in zip(("y", "dq", "dk", "dv", "dmask"), found, truths, strict=True):
         assert want is not None

@@ -19,7 +19,7 @@ from planner.graph import layers
 from planner.graph.builder import GraphBuilder
 from planner.graph.model import Graph, Init, TensorType
 from planner.graph.optimizer import Optimizer
-from planner.ops.attention import AttentionAttrs
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.matmul import MatmulAttrs
 from planner.ops.signature import signatures_of
 from planner.plan.check import check
