@@ -19,6 +19,7 @@ from planner.graph.chains import join
 from planner.graph.differentiate import append_backward, changing_with, trainable_parameters
 from planner.graph.distances import join_distances
 from planner.graph.fuse import fuse as fuse_nodes
+from planner.graph.head_views import view_heads
 from planner.graph.messages import join_messages
 from planner.graph.model import (
     PERSISTENT,
@@ -245,8 +246,9 @@ class GraphBuilder:
         fuse: merge slices into splits (graph/parts.py), batch norm with the relu and the addition behind it
         (graph/fuse.py), spelled-out attention (graph/attention.py), which reads repeated keys and values once
         (graph/shared_heads.py), messages along edges with the sums that they end in (graph/messages.py), distances
-        of rows (graph/distances.py), views of views (graph/views.py), and element-wise nodes into chains
-        (graph/chains.py); compute only what is read (graph/narrow.py).
+        of rows (graph/distances.py), views of views (graph/views.py), what moves heads with the attention between
+        (graph/head_views.py), and element-wise nodes into chains (graph/chains.py); compute only what is read
+        (graph/narrow.py).
         keep: values that stay values of the graph: what makes them is not fused with what reads them.
         gradients_of: inputs whose gradients are outputs of the step, behind the losses.
         clip_norm: what the norm of all gradients of a loss is scaled down to where it is larger (SP1023: not a number
@@ -346,6 +348,7 @@ class GraphBuilder:
         joined = join_distances(joined, self.values, wanted)
         joined = narrow(joined, self.values, wanted, self.unique)
         joined = live_nodes(join_views(joined, self.values, wanted), wanted)
+        joined = live_nodes(view_heads(joined, self.values, wanted), wanted)
         return join(joined, self.values, wanted, "forward")
 
     def finish_inference(self, prediction: str, *, fuse: bool = True) -> Graph:
