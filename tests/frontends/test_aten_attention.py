@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from planner.frontends.torch_export import capture_module
 from planner.frontends.torch_lowering import CaptureOptions
+from planner.ops.attention_base import AttentionAttrs
 from planner.ops.signature import signature_of
 from tests.frontends.torch_agreement import STEP, agree
 
@@ -126,8 +127,9 @@ def test_in_parts(name: str) -> None:
 def test_a_constant_lower_triangle_is_no_mask(name: str) -> None:
     graph, _ = capture_module(ONE_OP[name](), torch.randn(3, LENGTH, 5))
     (node,) = (n for n in graph.program["train_step"].nodes if n.op == "attention")
-    assert len(node.inputs) == 3
-    assert node.attrs.causal  # type: ignore[attr-defined]
+    assert isinstance(node.attrs, AttentionAttrs)
+    assert len(node.inputs) == node.attrs.tensors
+    assert node.attrs.causal
 
 
 def test_dropout_is_part_of_it() -> None:

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from planner.frontends.torch_export import capture_module
+from planner.ops.attention import AttentionForward
+from planner.ops.signature import signature_of
 from tests.frontends.torch_agreement import agree
 
 HEADS, LENGTH, WIDTH = 6, 5, 4
@@ -52,7 +54,8 @@ def read(module: nn.Module) -> list[tuple[int, ...]]:
     graph, _ = capture_module(module, torch.randn(3, LENGTH, 7))
     nodes = graph.program["train_step"].nodes
     (node,) = (n for n in nodes if n.op == "attention")
-    return [graph.value[v].type.shape for v in node.inputs[1:3]]
+    views = AttentionForward().views(signature_of(graph, node))
+    return [views["k"].shape, views["v"].shape]
 
 
 @pytest.mark.parametrize("attend", [fused, spelled])
