@@ -9,8 +9,8 @@ from math import prod
 from codegen.cpu.shapes import CONV_KINDS
 from planner.errors import InternalError
 from planner.graph.model import DType
+from planner.ops.attention_base import Attention
 from planner.ops.base import Facts, Mode, Op, Signature, op_named
-from planner.ops.heads import Heads
 from planner.ops.matrices import OfMatrices
 from planner.ops.sparse import ByTarget, ByTargetAttrs
 from planner.ops.stored import FILTERS, PLAIN, PLAIN_WEIGHTS, WEIGHTS, stored_as, unpacked, weights_of
@@ -45,7 +45,7 @@ def facts(signature: Signature, mode: Mode) -> Facts:
     cost table."""
     op = op_named(signature.op)
     if op.family == "attention":
-        return {"scratch_bytes": PRODUCTS_WORKSPACE, "partial_bytes": _score_bytes(op, signature)}
+        return {"scratch_bytes": PRODUCTS_WORKSPACE, "partial_bytes": _attention_bytes(op, signature)}
     packed = _packed(signature) if signature.op in WEIGHTS or signature.op in PLAIN_WEIGHTS else {}
     size = _partial_bytes(op, signature)
     return {**packed, "partial_bytes": size} if size else packed
@@ -92,13 +92,18 @@ def _packed(signature: Signature) -> Facts:
     return order if signature.op == "round_weights" else {"packed_bytes": weights.bytes, **order}
 
 
-def _score_bytes(op: Op, signature: Signature) -> int:
+def _attention_bytes(op: Op, signature: Signature) -> int:
     """Of all queries and keys (runtime/cuda/attention.cu): their products in float, and the weights where those are
-    narrower; in the gradient two of each."""
-    heads: Heads = op.heads(signature)  # type: ignore[attr-defined]
+    narrower; in the gradient two of each. And copies of the operands and results whose matrices lie apart."""
+    assert isinstance(op, Attention)
+    heads, item = op.heads(signature), signature.inputs[0].dtype.itemsize
     room = -(-heads.units * heads.rows * heads.keys // 32) * 32
     each = DType.FLOAT32.itemsize + (DType.BFLOAT16.itemsize if signature.inputs[0].dtype is DType.BFLOAT16 else 0)
-    return (1 if signature.op == "attention" else 2) * room * each
+    forward = signature.op == "attention"
+    views = {name: view for name, view in op.views(signature).items() if not view.in_order}
+    copies = {name: -(-prod(view.shape) * item // 128) * 128 for name, view in views.items()}
+    copied = sum(copies.values()) + (0 if forward else sum(size for name, size in copies.items() if name != "y"))
+    return (1 if forward else 2) * room * each + copied
 
 
 def _partial_bytes(op: Op, signature: Signature) -> int:

@@ -33,6 +33,12 @@ class HeadView(NamedTuple):
         heads, rows, width = self.shape[-3:]
         return prod(self.shape[:-3]), heads, rows, width
 
+    @property
+    def in_order(self) -> bool:
+        """Whether the matrices lie one after the other, as in a tensor of nothing else."""
+        steps = zip(self.sizes, self[2:], whole(self.shape)[2:], strict=False)
+        return self.first == 0 and all(extent == 1 or step == wanted for extent, step, wanted in steps)
+
     def of(self, x: Array) -> Array:
         """What the view shows of a tensor: the same memory, as [batch, heads, rows, width]."""
         assert x.flags.c_contiguous

@@ -30,6 +30,11 @@ struct HeadView {
   int64_t heads;  // in one entry of the batch
   int64_t first, batch_step, head_step, row_step;
 
+  /// Whether the matrices lie one after the other, as in a tensor of nothing else.
+  constexpr bool in_order(int64_t entries, int64_t rows, int64_t width) const {
+    return first == 0 && (rows == 1 || row_step == width) && (heads == 1 || head_step == rows * width) &&
+           (entries == 1 || batch_step == heads * rows * width);
+  }
   /// Where a row of a head begins; heads are counted over all entries of the batch.
   constexpr int64_t at(int64_t head, int64_t row) const {
     return first + head / heads * batch_step + head % heads * head_step + row * row_step;

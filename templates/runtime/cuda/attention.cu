@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "device_kernels.hpp"
 #include "launch.hpp"
 #include "library.hpp"
 #include "philox.hpp"
@@ -72,8 +73,8 @@ void weigh_rows(Queue queue, const Attention& a, int64_t count, const float* pro
   });
 }
 
-/// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'. `kept`:
-/// null, or `weighted`, where the gradients are wanted unrounded, too.
+/// `weights` may equal `products`, and `gradients` of the scores `weighted`, which are the products of dy and v'. Rows of
+/// `dy` lie one after the other. `kept`: null, or `weighted`, where the gradients are wanted unrounded, too.
 template <int width, class T>
 void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* products, const float* weighted,
                    const float* masks, const WeightDraw& draw, const float* largest, const float* inv_sum, const T* dy,
@@ -83,7 +84,7 @@ void gradient_rows(Queue queue, const Attention& a, int64_t count, const float* 
     const float shift = largest[r], factor = inv_sum[r];
     double sum = 0.0;
     const auto add = [&](int64_t, float d, float v) { sum += static_cast<double>(d) * v; };
-    over_row<1>(team, a.value_width, add, dy + r * a.value_width, y + r * a.value_width);
+    over_row<1>(team, a.value_width, add, dy + r * a.value_width, y + a.y.at(r / a.queries, r % a.queries));
     const float dot = static_cast<float>(team.sum(sum));
     RowFactors left(a, draw, r);
     const auto write = [&](int64_t c, T& weight, T& gradient, float product, float w) {
@@ -119,6 +120,46 @@ void sum_mask_gradients(Queue queue, const Attention& a, int64_t heads, const fl
     dmask[i] = static_cast<float>(sum) * inv_scale;
   });
 }
+
+/// Matrices one after the other: in their tensor, or copied from there or back. Products take batches of one step.
+template <class T>
+class Copies {
+ public:
+  Copies(Queue queue, int64_t units, float* room) : queue_(queue), units_(units), room_(reinterpret_cast<T*>(room)) {}
+
+  /// An operand, `matrices` per unit.
+  const T* of(const HeadView& view, int64_t matrices, int64_t rows, int64_t width, const T* tensor) {
+    T* copy = room_for(view, matrices, rows, width, const_cast<T*>(tensor));
+    if (copy != tensor) move(view, matrices, rows, width, tensor + view.first, copy, true);
+    return copy;
+  }
+  /// Where a result is to be written, before `put` moves it to its tensor.
+  T* room_for(const HeadView& view, int64_t matrices, int64_t rows, int64_t width, T* tensor) {
+    const int64_t count = units_ * matrices;
+    if (view.in_order(count / view.heads, rows, width)) return tensor;
+    T* own = room_;
+    room_ += (count * rows * width * int64_t{sizeof(T)} + 127) / 128 * 128 / int64_t{sizeof(T)};
+    return own;
+  }
+  void put(const HeadView& view, int64_t matrices, int64_t rows, int64_t width, const T* copy, T* tensor) {
+    if (copy != tensor) move(view, matrices, rows, width, copy, tensor + view.first, false);
+  }
+
+ private:
+  using Word = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+
+  void move(const HeadView& view, int64_t matrices, int64_t rows, int64_t width, const T* from, T* to, bool reads_view) {
+    const Strides apart{0, 0, view.batch_step, view.head_step, view.row_step, 1};
+    const Strides together{0, 0, view.heads * rows * width, rows * width, width, 1};
+    const Shape shape{1, 1, units_ * matrices / view.heads, view.heads, rows, width};
+    copy_strided(queue_, reinterpret_cast<const Word*>(from), reads_view ? apart : together, reinterpret_cast<Word*>(to),
+                 reads_view ? together : apart, shape);
+  }
+
+  Queue queue_;
+  int64_t units_;
+  T* room_;
+};
 
 /// Matrices one behind the other.
 Matrix dense(int64_t rows, int64_t columns) { return {rows * columns, columns, 1}; }
@@ -161,37 +202,56 @@ size_t AttentionProducts::workspace_bytes() const {
 template <class T>
 void AttentionProducts::forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, const WeightDraw& draw,
                                 T* y, float* largest, float* inv_sum, float* scores, void* workspace, size_t bytes) const {
-  const int64_t count = units_ * shape_.heads * shape_.queries;
-  T* weights = narrowed<T>(scores, scores + score_room(count * shape_.keys));
-  products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
+  const Attention& a = shape_;
+  const int64_t count = units_ * a.heads * a.queries, room = score_room(count * a.keys);
+  T* weights = narrowed<T>(scores, scores + room);
+  Copies<T> copies(queue, units_, scores + room + (sizeof(T) < sizeof(float) ? room / 2 : 0));
+  const T* own_q = copies.of(a.q, a.heads, a.queries, a.width, q);
+  const T* own_k = copies.of(a.k, 1, a.keys, a.width, k);
+  const T* own_v = copies.of(a.v, 1, a.keys, a.value_width, v);
+  T* own_y = copies.room_for(a.y, a.heads, a.queries, a.value_width, y);
+  products_[0].run(queue, own_q, own_k, nullptr, scores, workspace, bytes);
   const auto weigh = [&](auto width) {
-    weigh_rows<decltype(width)::value>(queue, shape_, count, scores, mask, draw, weights, largest, inv_sum);
+    weigh_rows<decltype(width)::value>(queue, a, count, scores, mask, draw, weights, largest, inv_sum);
   };
-  if (in_wide_rows(shape_.keys, scores, weights)) weigh(std::integral_constant<int, 4>());
+  if (in_wide_rows(a.keys, scores, weights)) weigh(std::integral_constant<int, 4>());
   else weigh(std::integral_constant<int, 1>());
-  products_[1].run(queue, weights, v, nullptr, y, workspace, bytes);
+  products_[1].run(queue, weights, own_v, nullptr, own_y, workspace, bytes);
+  copies.put(a.y, a.heads, a.queries, a.value_width, own_y, y);
 }
 
 template <class T>
 void AttentionProducts::backward(Queue queue, const T* dy, const T* q, const T* k, const T* v, const T* y,
                                  const float* largest, const float* inv_sum, const float* mask, const WeightDraw& draw,
                                  T* dq, T* dk, T* dv, float* dmask, float* scores, void* workspace, size_t bytes) const {
-  const int64_t count = units_ * shape_.heads * shape_.queries, room = score_room(count * shape_.keys);
+  const Attention& a = shape_;
+  const int64_t count = units_ * a.heads * a.queries, room = score_room(count * a.keys);
   float* weighted = scores + room;
   T* weights = narrowed<T>(scores, scores + 2 * room);
   T* gradients = narrowed<T>(weighted, scores + 2 * room + room / 2);
-  products_[0].run(queue, q, k, nullptr, scores, workspace, bytes);
-  products_[1].run(queue, dy, v, nullptr, weighted, workspace, bytes);
+  Copies<T> copies(queue, units_, scores + 2 * room + (sizeof(T) < sizeof(float) ? room : 0));
+  const T* own_dy = copies.of(a.y, a.heads, a.queries, a.value_width, dy);
+  const T* own_q = copies.of(a.q, a.heads, a.queries, a.width, q);
+  const T* own_k = copies.of(a.k, 1, a.keys, a.width, k);
+  const T* own_v = copies.of(a.v, 1, a.keys, a.value_width, v);
+  T* own_dq = copies.room_for(a.q, a.heads, a.queries, a.width, dq);
+  T* own_dk = copies.room_for(a.k, 1, a.keys, a.width, dk);
+  T* own_dv = copies.room_for(a.v, 1, a.keys, a.value_width, dv);
+  products_[0].run(queue, own_q, own_k, nullptr, scores, workspace, bytes);
+  products_[1].run(queue, own_dy, own_v, nullptr, weighted, workspace, bytes);
   const auto write = [&](auto width) {
-    gradient_rows<decltype(width)::value>(queue, shape_, count, scores, weighted, mask, draw, largest, inv_sum, dy, y,
-                                          weights, gradients, sizeof(T) < sizeof(float) && dmask ? weighted : nullptr);
+    gradient_rows<decltype(width)::value>(queue, a, count, scores, weighted, mask, draw, largest, inv_sum, own_dy, y, weights,
+                                          gradients, sizeof(T) < sizeof(float) && dmask ? weighted : nullptr);
   };
-  if (in_wide_rows(shape_.keys, scores, weighted, weights, gradients)) write(std::integral_constant<int, 4>());
+  if (in_wide_rows(a.keys, scores, weighted, weights, gradients)) write(std::integral_constant<int, 4>());
   else write(std::integral_constant<int, 1>());
-  if (dmask) sum_mask_gradients(queue, shape_, units_ * shape_.heads, weighted, dmask);
-  products_[2].run(queue, gradients, k, nullptr, dq, workspace, bytes);
-  products_[3].run(queue, gradients, q, nullptr, dk, workspace, bytes);
-  products_[4].run(queue, weights, dy, nullptr, dv, workspace, bytes);
+  if (dmask) sum_mask_gradients(queue, a, units_ * a.heads, weighted, dmask);
+  products_[2].run(queue, gradients, own_k, nullptr, own_dq, workspace, bytes);
+  products_[3].run(queue, gradients, own_q, nullptr, own_dk, workspace, bytes);
+  products_[4].run(queue, weights, own_dy, nullptr, own_dv, workspace, bytes);
+  copies.put(a.q, a.heads, a.queries, a.width, own_dq, dq);
+  copies.put(a.k, 1, a.keys, a.width, own_dk, dk);
+  copies.put(a.v, 1, a.keys, a.value_width, own_dv, dv);
 }
 
 #define STEPPLAN_ATTENTION(T)                                                                                             \

@@ -155,8 +155,8 @@ class AttentionProducts {
   AttentionProducts(Libraries& libraries, const Attention& shape, int64_t units, Element element, bool gradient,
                     const char* algorithm, size_t workspace);
   size_t workspace_bytes() const;
-  /// `scores`: room for the products of all queries and keys, in float, and as weights where those are narrower; in the
-  /// gradient for two of each (codegen/cuda/facts.py).
+  /// `scores`: room for the products of all queries and keys, in float, and as weights where those are narrower, in the
+  /// gradient for two of each; and for copies of operands and results that are views (codegen/cuda/facts.py).
   template <class T>
   void forward(Queue queue, const T* q, const T* k, const T* v, const float* mask, const WeightDraw& draw, T* y,
                float* largest, float* inv_sum, float* scores, void* workspace, size_t bytes) const;
