@@ -1,6 +1,7 @@
 // The kernels of attention.hpp.
 #include "attention.hpp"
 
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -43,9 +44,11 @@ const float* left_of(const float* rows, int64_t step, int64_t count, int64_t wid
 const PairWord* left_of(const bfloat16* rows, int64_t step, int64_t count, int64_t width, PairWord* room) {
   const bool in_pairs = width % 2 == 0 && reinterpret_cast<uintptr_t>(rows) % sizeof(PairWord) == 0;
   if (in_pairs && (step == width || count == 1)) return reinterpret_cast<const PairWord*>(rows);
-  for (int64_t r = 0; r < count; ++r, rows += step) {
-    PairWord* to = room + r * words<bfloat16>(width);
-    for (int64_t c = 0; c < width; c += 2) to[c / 2].bits = rows[c].bits | (c + 1 < width ? uint32_t(rows[c + 1].bits) << 16 : 0);
+  const int64_t words_of_row = words<bfloat16>(width);
+  for (int64_t r = 0; r < count; ++r) {
+    PairWord* to = room + r * words_of_row;
+    if (width % 2 != 0) to[words_of_row - 1].bits = 0;
+    std::memcpy(to, rows + r * step, width * sizeof(bfloat16));
   }
   return room;
 }
