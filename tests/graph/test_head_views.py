@@ -80,9 +80,35 @@ def two_layers(m: Attends, x: Tensor) -> Tensor:
 
 
 def straight_on(m: Attends, x: Tensor) -> Tensor:
-    """The second attention's queries are the first one's result, in another order: one of them can say it."""
-    y = attend(heads(m.one(x)), heads(x), heads(x)).transpose(1, 2).flatten(2)
-    return rows(attend(heads(y), heads(x), heads(x)))
+    """The second attention's queries are the first one's result, of which it takes rows for images: one says it."""
+    y = attend(*(heads(part) for part in m.three(x).split(WIDE, 2)))
+    k, v = m.two(x).view(N, LENGTH, 2, HEADS, WIDTH).permute(2, 1, 3, 0, 4).unbind(0)
+    return attend(y.permute(2, 1, 0, 3), k, v).permute(2, 0, 1, 3).flatten(2)
+
+
+def turned_twice(m: Attends, x: Tensor) -> Tensor:
+    """A layer between two attentions takes rows that were moved behind the first: it moves with one of them."""
+    y = attend(*(heads(part) for part in m.three(x).split(WIDE, 2)))
+    between = y.permute(2, 0, 1, 3).reshape(LENGTH, N, WIDE).transpose(0, 1)
+    return rows(attend(heads(m.last(between)), heads(x), heads(x)))
+
+
+def columns(m: Attends, x: Tensor) -> Tensor:
+    """The layer takes features for rows, which is no order of rows; heads of width 1, which may be any elements."""
+    square = torch.cat([x, x[:, :3]], 1).transpose(1, 2)
+    return rows(attend(heads(m.one(square), WIDE), heads(x, WIDE), heads(x, WIDE)))
+
+
+def half_rows(m: Attends, x: Tensor) -> Tensor:
+    """The layer's rows are made of parts of others."""
+    mixed = x.view(N, LENGTH, 2, WIDTH).transpose(1, 2).reshape(N, LENGTH, WIDE)
+    return rows(attend(heads(m.one(mixed)), heads(x), heads(x)))
+
+
+def as_weights(m: Attends, x: Tensor) -> Tensor:
+    """The result is what a linear layer multiplies by."""
+    y = rows(attend(heads(m.one(x)), heads(x), heads(x)))
+    return F.linear(x, y.reshape(N * LENGTH, WIDE)).transpose(0, 1)[:N]
 
 
 SEEN: dict[str, tuple[Callable[[Attends, Tensor], Tensor], tuple[int, ...]]] = {
@@ -100,6 +126,10 @@ def captured(parts: Callable[[Attends, Tensor], Tensor]) -> Graph:
     return graph
 
 
+def views(graph: Graph) -> list[AttentionAttrs]:
+    return [n.attrs for n in graph.program["predict"].nodes if isinstance(n.attrs, AttentionAttrs)]
+
+
 def moves(graph: Graph) -> Counter[str]:
     nodes = graph.program["train_step"].nodes
     return Counter(n.op for n in nodes if n.op in ("permute", "split", "concat", "reshape"))
@@ -110,16 +140,22 @@ def test_nothing_is_moved(name: str) -> None:
     parts, sources = SEEN[name]
     agree(Attends(parts), torch.randn(N, LENGTH, WIDE))
     graph = captured(parts)
-    (attrs,) = (n.attrs for n in graph.program["predict"].nodes if n.op == "attention")
-    assert isinstance(attrs, AttentionAttrs)
-    assert attrs.sources == sources
+    assert [a.sources for a in views(graph)] == [sources]
     assert moves(graph).keys() <= {"reshape"} | ({"concat", "slice"} if name == "keys_and_values" else set())
 
 
-@pytest.mark.parametrize("parts", [two_layers, straight_on])
+@pytest.mark.parametrize("parts", [two_layers, straight_on, turned_twice])
 def test_one_behind_the_other(parts: Callable[[Attends, Tensor], Tensor]) -> None:
     agree(Attends(parts), torch.randn(N, LENGTH, WIDE))
-    assert len([n for n in captured(parts).program["predict"].nodes if n.op == "attention"]) == 2
+    graph = captured(parts)
+    assert len(views(graph)) == 2
+    assert not moves(graph)["permute"] or parts is two_layers
+
+
+@pytest.mark.parametrize("parts", [columns, half_rows, as_weights])
+def test_other_layers_stay_what_they_are(parts: Callable[[Attends, Tensor], Tensor]) -> None:
+    agree(Attends(parts), torch.randn(N, LENGTH, WIDE))
+    assert views(captured(parts))[0].q is not None
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -160,4 +196,6 @@ def of_windows(m: Attends, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("parts", [kept, of_windows])
 def test_what_no_view_says_is_moved(parts: Callable[[Attends, Tensor], Tensor]) -> None:
     agree(Attends(parts), torch.randn(N, LENGTH, WIDE))
-    assert moves(captured(parts))["permute"]
+    graph = captured(parts)
+    assert moves(graph)["permute"]
+    assert [a.sources for a in views(graph)] == [(0, 1, 2)]
