@@ -19,6 +19,8 @@ from planner.ops.head_views import HeadView, Span, fill, hull, rectangles, seen,
 from planner.ops.heads import Heads, MaskSteps, mask_steps, mismatch
 from planner.units import Bytes
 
+SAVED = ("largest", "inv_sum")
+"""Of every query, in their order."""
 LEAST = 32
 """Queries, or keys, of a slice: fewer are not worth the copies that each makes of what all read."""
 
@@ -162,41 +164,16 @@ class Attention(Op):
         attrs, heads = signature.attrs, self.heads(signature)
         assert isinstance(attrs, AttentionAttrs)
         units = split(heads.units, mode.slices, index) if mode.dim == "heads" else (0, heads.units)
-        queries, keys = self.parts(signature, mode, stage, index)
-
-        def touched(operand: str, write: bool, type_: TensorType, names: Sequence[str]) -> Iterator[Access]:
-            """Some rows of every matrix of queries, or of keys, of some units: exactly what is written; of views that
-            are read, all between the first and the last element."""
-            spans, views = [], []
-            for name in names:
-                each, matrices, rows = (
-                    (heads.keys, 1, keys) if name[-1] in "kv" else (heads.queries, heads.shared, queries)
-                )
-                own, view = (units[0] * matrices, units[1] * matrices), attrs.view(name) if name[-1] in "qkvy" else None
-                if view is None:
-                    width = type_.elements // (heads.units * matrices * each)
-                    yield Access(operand, write, own, (rows[0] * width, rows[1] * width), each * width)
-                else:
-                    views.append(view)
-                    spans.append(hull([view], own, rows))
-            if views and write:
-                yield from rectangles(operand, views, own, rows)
-            elif views:
-                yield reads(operand, min(lo for lo, _ in spans), max(hi for _, hi in spans))
-
-        def tensors(places: Mapping[str, int], types: Sequence[TensorType]) -> Iterator[tuple[int, list[str]]]:
-            for i in range(len(types)):
-                yield i, [name for name, place in places.items() if place == i]
-
+        parts = (units, *self.parts(signature, mode, stage, index))
         found: list[Access] = []
-        for i, names in tensors(self.inputs_of(attrs), signature.inputs):
-            type_ = signature.inputs[i]
-            found += (
-                [reads(f"in{i}", 0, type_.elements)] if names == ["mask"] else touched(f"in{i}", False, type_, names)
-            )
-        for i, names in tensors(self.outputs_of(attrs), signature.outputs):
+        for i, (type_, names) in enumerate(_by_place(self.inputs_of(attrs), signature.inputs)):
+            if names == ["mask"]:
+                found.append(reads(f"in{i}", 0, type_.elements))
+            else:
+                found += _touched(f"in{i}", False, type_, names, attrs, heads, parts)
+        for i, (type_, names) in enumerate(_by_place(self.outputs_of(attrs), signature.outputs)):
             wanted = [n for n in names if n != "dmask" and (mode.dim == "heads" or self.stage_of(n) == stage)]
-            found += touched(f"out{i}", True, signature.outputs[i], wanted)
+            found += _touched(f"out{i}", True, type_, wanted, attrs, heads, parts)
         return (*found, writes("blocks", index, index + 1))
 
     def cuts(self, signature: Signature, slices: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -226,6 +203,40 @@ class Attention(Op):
     def stage_of(self, result: str) -> int:
         """The stage that makes a result where slices cut queries."""
         return 0
+
+
+def _by_place(places: Mapping[str, int], types: Sequence[TensorType]) -> list[tuple[TensorType, list[str]]]:
+    """The operands' types, each with the names of what is in it."""
+    return [(type_, [name for name, place in places.items() if place == i]) for i, type_ in enumerate(types)]
+
+
+def _touched(
+    operand: str,
+    write: bool,
+    type_: TensorType,
+    names: Sequence[str],
+    attrs: AttentionAttrs,
+    heads: Heads,
+    parts: tuple[Span, Span, Span],
+) -> Iterator[Access]:
+    """Some rows of every matrix of queries, or of keys, of some units: exactly what is written; of views that are read,
+    all between the first and the last element. `parts`: these units, queries and keys."""
+    units, queries, keys = parts
+    spans, views = [], []
+    for name in names:
+        of_keys = name.removeprefix("d") in ("k", "v")
+        each, matrices, rows = (heads.keys, 1, keys) if of_keys else (heads.queries, heads.shared, queries)
+        own, view = (units[0] * matrices, units[1] * matrices), None if name in SAVED else attrs.view(name)
+        if view is None:
+            width = type_.elements // (heads.units * matrices * each)
+            yield Access(operand, write, own, (rows[0] * width, rows[1] * width), each * width)
+        else:
+            views.append(view)
+            spans.append(hull([view], own, rows))
+    if views and write:
+        yield from rectangles(operand, views, own, rows)
+    elif views:
+        yield reads(operand, min(lo for lo, _ in spans), max(hi for _, hi in spans))
 
 
 def numbers_of_a_word(signature: Signature) -> int:
