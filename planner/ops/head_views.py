@@ -100,26 +100,27 @@ def rectangles(operand: str, views: Sequence[HeadView], heads: Span, rows: Span)
     """Writes of these rows of these heads, counted over all entries of the batch, in all of the views, which lie side
     by side. Exact, and of one width for a tensor: a line is a row of one of the views and what lies before the next."""
     view = views[0]
-    _, each, _, width = view.sizes
+    _, each, extent, width = view.sizes
+    line = view.row if extent > 1 else width
     first, last = min(v.first for v in views), max(v.first for v in views)
     between = (last - first) // max(1, len(views) - 1)
     for batch, own in _boxes(heads, each):
-        run, lines, begin = width, rows[1] - rows[0], first + rows[0] * view.row
+        run, lines, begin = width, rows[1] - rows[0], first + rows[0] * line
         apart: list[Sequence[int]] = []
         dims = [(*own, view.head), (*batch, view.batch), (0, len(views), between)]
         for lo, hi, step in sorted(dims, key=lambda d: d[2]):
             begin += lo * step
             if hi - lo == 1:
                 continue
-            if step == run < view.row:
+            if step == run < line:
                 run *= hi - lo
-            elif step == lines * view.row:
+            elif step == lines * line:
                 lines *= hi - lo
             else:
                 apart.append(range(0, (hi - lo) * step, step))
         for offsets in product(*apart):
-            line, column = divmod(begin + sum(offsets), view.row)
-            yield Access(operand, True, (line, line + lines), (column, column + run), view.row)
+            row, column = divmod(begin + sum(offsets), line)
+            yield Access(operand, True, (row, row + lines), (column, column + run), line)
 
 
 def _boxes(heads: Span, each: int) -> Iterator[tuple[Span, Span]]:

@@ -23,6 +23,9 @@ def drawn(rng: np.random.Generator, parts: int) -> tuple[list[HeadView], TensorT
     for name in order:
         steps[name] = step
         step *= extents[name]
+    for name, extent in extents.items():
+        if extent == 1 and rng.integers(2):
+            steps[name] = 0
     lead = (batch,) if rng.integers(2) else (1, batch)
     one = HeadView((*lead, heads, rows, width), 0, steps["batch"], steps["head"], steps["row"])
     return [one._replace(first=i * steps["part"]) for i in range(parts)], TensorType(shape=(step,))
