@@ -217,7 +217,7 @@ def _recorded(
     except Exception as error:
         refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
         raise refused or export_error(error) from error
-    return program, asked.returned, assigned.left, [*fixed, *asked.told(), *packed]
+    return program, asked.returned, assigned.left, [*fixed, *asked.told(), *again.choices.told, *packed]
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:
