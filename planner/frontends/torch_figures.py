@@ -74,8 +74,14 @@ class Figure:
             return _rolled(torch, *args, **given)
         if "alpha" in given:  # of sums and differences
             args = (args[0], args[1] * given.pop("alpha"), *args[2:])
-        plain = torch.utils._pytree.tree_map(lambda x: x.tensor if isinstance(x, Figure) else x, (args, given))
-        return function(*plain[0], **plain[1])
+        bounds = name.rstrip("_") in ("clamp", "clip")  # both are tensors, or none is
+
+        def plain(x: Any) -> Any:
+            number = bounds and isinstance(x, Real) and not isinstance(x, bool)
+            return x.tensor if isinstance(x, Figure) else torch.tensor(x) if number else x
+
+        args, given = torch.utils._pytree.tree_map(plain, (args, given))
+        return function(*args, **given)
 
     def __array_ufunc__(self, function: Any, method: str, *operands: Any, **named: Any) -> "Figure":
         """NumPy's functions of single numbers. SP1014: another function, or one of arrays."""
