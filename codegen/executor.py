@@ -216,8 +216,8 @@ class Executor:
             return self._state.read_all() | self._progress.entries()
 
     def torch_state_dict(self) -> dict[str, Any]:
-        """What the captured module's `load_state_dict` takes, strictly: tensors of exactly the names that it has.
-        Needs PyTorch (SP1012)."""
+        """What the captured module's `load_state_dict` takes, strictly: tensors of exactly the names that it has, but
+        for sparse matrices, which are constants of the plan: `strict=False` with those. Needs PyTorch (SP1012)."""
         from planner.frontends.torch_program import import_torch
 
         torch = import_torch()

@@ -1,7 +1,7 @@
 """ATen's complex numbers, as two values, of real and of imaginary parts.
 
 What moves elements is done to both parts. A complex parameter is a value of pairs, as torch.view_as_real has it.
-Fourier transforms are in aten_spectra.py.
+Fourier transforms are in aten_spectra.py, layers and further functions in aten_complex_functions.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,9 @@ FIX = "write it with real and imaginary parts: torch.view_as_real"
 
 @dataclass(frozen=True)
 class Complex:
-    """Each part a value or a constant; no imaginary part: a real number among complex ones."""
+    """Each part a value or a constant; no imaginary part: a real number among complex ones. Parts may be smaller than
+    the whole, whose shape is what both are broadcast to: `x + 1j` has one imaginary part for all of x. Arithmetic of
+    elements leaves them so; whatever asks for shapes makes them equal first (`level`)."""
 
     re: Any
     im: Any = None
@@ -42,9 +44,12 @@ _MOVES = [
     "t", "unsqueeze", "squeeze", "expand", "repeat", "cat", "stack", "split", "split_with_sizes", "chunk", "unbind",
     "select", "slice", "slice_scatter", "select_scatter", "index", "index_select", "index_put", "roll", "flip",
     "constant_pad_nd", "copy", "clone", "contiguous", "alias", "lift_fresh_copy", "diagonal", "neg", "sum", "mean",
+    "gather", "scatter", "scatter_add", "index_add", "where", "masked_fill", "cumsum", "repeat_interleave",
 ]  # fmt: skip
 PARTWISE = frozenset({"stepplan.detach", *(f"aten.{name}" for name in _MOVES)})
 """Operators that do the same to both parts; what is real among their operands has no imaginary part."""
+_PLACES = frozenset({"index", "indices", "mask", "condition", "repeats"})
+"""Arguments of those that say where and are no numbers themselves."""
 
 
 def of_complex(*names: str) -> Callable[[Handler], Handler]:
@@ -82,7 +87,8 @@ def call(context: Context, node: Any, arguments: Sequence[Any], keywords: dict[s
     if name in COMPLEX:
         return COMPLEX[name](context, *bound)
     if name in PARTWISE:
-        re, im = (_partwise(context, node.target, _of(context, bound, part)) for part in ("re", "im"))
+        bound = _levelled(context, bound)
+        re, im = (_partwise(context, node.target, _all_of(context, bound, part)) for part in ("re", "im"))
         return [Complex(*pair) for pair in zip(re, im, strict=True)] if isinstance(re, list) else Complex(re, im)
     raise UserError("SP1017", f"node {node.name!r} ({name}) has complex numbers", FIX)
 
@@ -147,6 +153,23 @@ def _leaves(values: Any) -> list[Any]:
     return [values]
 
 
+def _levelled(c: Context, argument: Any) -> Any:
+    if isinstance(argument, list | tuple):
+        return [_levelled(c, a) for a in argument]
+    return level(c, argument) if isinstance(argument, Complex) else argument
+
+
+def _all_of(c: Context, bound: list[Any], part: str) -> list[Any]:
+    """The operator's arguments for one part."""
+    found = []
+    for schema, argument in zip(c.node.target._schema.arguments, bound, strict=True):
+        if isinstance(argument, int | float | complex) and str(schema.type) in ("number", "Optional[number]"):
+            found.append(complex(argument).real if part == "re" else complex(argument).imag)
+        else:
+            found.append(argument if schema.name in _PLACES else _of(c, argument, part))
+    return found
+
+
 def _of(c: Context, argument: Any, part: str) -> Any:
     """An argument's real or imaginary parts; what is no tensor of numbers as it is."""
     if isinstance(argument, list | tuple):
@@ -170,6 +193,16 @@ def parts(c: Context, x: Any) -> Complex:
 
 def _filled(c: Context, z: Complex) -> Any:
     return z.im if z.im is not None else c.torch.zeros(c.shape_of(z.re))
+
+
+def level(c: Context, z: Complex) -> Complex:
+    """Both parts in the shape of the whole."""
+    shape = tuple(c.torch.broadcast_shapes(c.shape_of(z.re), () if z.im is None else c.shape_of(z.im)))
+    return Complex(*(_expanded(c, part, shape) for part in (z.re, _filled(c, z))))
+
+
+def _expanded(c: Context, part: Any, shape: tuple[int, ...]) -> Any:
+    return c.expand(part, shape) if isinstance(part, str) else c.torch.as_tensor(part).expand(shape).contiguous()
 
 
 # -- arithmetic of parts, of which any may be a constant or missing --------------------------------------------
@@ -198,8 +231,13 @@ def _add(c: Context, a: Any, b: Any, alpha: Any = 1) -> Complex:
     name = packet(c.node.target).removeprefix("aten.")
     one, other = (b, a) if name == "rsub" else (a, b)
     x, y = parts(c, one), _scaled(c, parts(c, other), alpha)
-    join = "add" if name == "add" else "sub"
-    return _whole(c, Complex(_joined(c, join, x.re, y.re), _joined(c, join, x.im, y.im)))
+    if name == "add":
+        return total(c, x, y)
+    return _whole(c, Complex(_joined(c, "sub", x.re, y.re), _joined(c, "sub", x.im, y.im)))
+
+
+def total(c: Context, x: Complex, y: Complex) -> Complex:
+    return _whole(c, Complex(_joined(c, "add", x.re, y.re), _joined(c, "add", x.im, y.im)))
 
 
 @of_complex("mul")
@@ -229,8 +267,7 @@ def _quotient(c: Context, x: Complex, y: Complex) -> Complex:
 @of_complex("addcmul", "addcdiv")
 def _add_product(c: Context, x: Any, a: Any, b: Any, value: Any = 1) -> Complex:
     join = product if packet(c.node.target) == "aten.addcmul" else _quotient
-    z, y = parts(c, x), _scaled(c, join(c, parts(c, a), parts(c, b)), value)
-    return _whole(c, Complex(_joined(c, "add", z.re, y.re), _joined(c, "add", z.im, y.im)))
+    return total(c, parts(c, x), _scaled(c, join(c, parts(c, a), parts(c, b)), value))
 
 
 @of_complex("reciprocal")
@@ -242,10 +279,22 @@ def _reciprocal(c: Context, z: Any) -> Complex:
 def _matrix_product(c: Context, a: Any, b: Any) -> Complex:
     """(a + i b)(c + i d): rows (a, b) times columns (c, -d) and (d, c), in one product."""
     x, y = (values(c, parts(c, v)) for v in (a, b))
+    if c.rank(x.re) == 1 or c.rank(y.re) == 1:
+        return _with_vector(c, x, y)
     rows = c.concat([x.re, x.im], c.rank(x.re) - 1)
     inner = c.rank(y.re) - 2
     columns = [c.concat([y.re, c.op("neg", y.im)], inner), c.concat([y.im, y.re], inner)]
     return halves(c, c.matmul(rows, c.concat(columns, inner + 1), exact=True))
+
+
+def _with_vector(c: Context, x: Complex, y: Complex) -> Complex:
+    """As matmul has it: a row in front of a matrix, a column behind one."""
+    row, column = c.rank(x.re) == 1, c.rank(y.re) == 1
+    x = Complex(*(c.unsqueeze(part, 0) for part in (x.re, x.im))) if row else x
+    y = Complex(*(c.unsqueeze(part, 1) for part in (y.re, y.im))) if column else y
+    gone = [-2] * row + [-1] * column
+    found = _matrix_product(c, x, y)
+    return Complex(*(c.squeeze(part, gone) for part in (found.re, found.im)))
 
 
 def _whole(c: Context, z: Complex) -> Complex:
@@ -253,7 +302,15 @@ def _whole(c: Context, z: Complex) -> Complex:
 
 
 def values(c: Context, z: Complex) -> Complex:
-    return Complex(c.val(z.re), c.val(_filled(c, z)))
+    """Both parts as values, in the shape of the whole."""
+    found = level(c, z)
+    return Complex(c.val(found.re), c.val(found.im))
+
+
+def operands(c: Context, z: Any) -> Complex:
+    """Both parts as values that element-wise functions broadcast."""
+    found = parts(c, z)
+    return Complex(c.val(found.re), c.val(_filled(c, found)))
 
 
 def halves(c: Context, joined: str) -> Complex:
@@ -282,12 +339,12 @@ def _view_as_real(c: Context, z: Any) -> str:
 
 @of_complex("real")
 def _real(c: Context, z: Any) -> Any:
-    return parts(c, z).re
+    return level(c, parts(c, z)).re
 
 
 @of_complex("imag")
 def _imag(c: Context, z: Any) -> Any:
-    return _filled(c, parts(c, z))
+    return level(c, parts(c, z)).im
 
 
 @of_complex("_conj", "conj", "_conj_physical", "conj_physical", "resolve_conj", "resolve_neg")
@@ -298,7 +355,7 @@ def _conj(c: Context, z: Any) -> Complex:
 
 @of_complex("abs")
 def _abs(c: Context, z: Any) -> str:
-    found = values(c, parts(c, z))
+    found = operands(c, z)
     return c.root(c.op("add", c.op("square", found.re), c.op("square", found.im)))
 
 
@@ -309,42 +366,24 @@ def _vector_norm(c: Context, z: Any, *rest: Any) -> str:
 
 @of_complex("angle")
 def _angle(c: Context, z: Any) -> str:
-    found = values(c, parts(c, z))
+    found = operands(c, z)
     return str(HANDLERS["aten.atan2"](c, found.im, found.re))
 
 
 @of_complex("polar")
 def _polar(c: Context, size: Any, angle: Any) -> Complex:
-    return _turned(c, size, c.val(angle))
+    return turned(c, size, c.val(angle))
 
 
-def _turned(c: Context, size: Any, angle: str) -> Complex:
+def turned(c: Context, size: Any, angle: str) -> Complex:
     return Complex(*(_joined(c, "mul", size, HANDLERS[f"aten.{name}"](c, angle)) for name in ("cos", "sin")))
-
-
-@of_complex("exp")
-def _exp(c: Context, z: Any) -> Complex:
-    found = values(c, parts(c, z))
-    return _turned(c, c.op("exp", found.re), found.im)
-
-
-@of_complex("tanh")
-def _tanh(c: Context, z: Any) -> Complex:
-    """(t + i (1 - t^2) uv) / (u^2 + t^2 v^2), where t is tanh of the real part, u and v cos and sin of the other's."""
-    found = values(c, parts(c, z))
-    u, v = (HANDLERS[f"aten.{name}"](c, found.im) for name in ("cos", "sin"))
-    t = c.op("tanh", found.re)
-    square = c.op("square", t)
-    below = c.op("add", c.op("square", u), c.op("mul", square, c.op("square", v)))
-    im = c.op("mul", c.shift(c.op("neg", square), 1.0), c.op("mul", u, v))
-    return Complex(c.op("div", t, below), c.op("div", im, below))
 
 
 @of_complex("_to_copy", "to")
 def _to(c: Context, x: Any, *rest: Any) -> Any:
     """Of complex numbers that become real the imaginary parts are dropped."""
     wanted = c.node.meta["val"].dtype
-    return _whole(c, parts(c, x)) if wanted.is_complex else parts(c, x).re
+    return _whole(c, parts(c, x)) if wanted.is_complex else level(c, parts(c, x)).re
 
 
 @of_complex("zeros_like", "new_zeros", "empty_like", "new_empty")

@@ -5,7 +5,7 @@ from functools import reduce
 from math import inf, log
 from typing import Any
 
-from planner.frontends.aten import Context, Handler, lowers, packet, require
+from planner.frontends.aten import HANDLERS, Context, Handler, lowers, packet, require
 from planner.frontends.aten_elementwise import divided, whole_abs
 from planner.frontends.torch_versions import closes_at_bounds
 from planner.ops.activation import GeluAttrs, LeakyReluAttrs
@@ -24,6 +24,12 @@ _WHOLE: dict[str, Callable[[Context, str], Any]] = {
 }
 for _name, _whole in _WHOLE.items():
     lowers(_name)(lambda c, x, op=_name, whole=_whole: whole(c, x) if c.whole_result() else c.op(op, x))
+
+
+@lowers("_neg_view")
+def _neg_view(c: Context, x: str) -> str:
+    """What PyTorch makes of the imaginary parts of numbers that it has not conjugated yet."""
+    return str(HANDLERS["aten.neg"](c, x))
 
 
 @lowers("leaky_relu")

@@ -16,8 +16,9 @@ from planner.frontends.torch_alike import node_of
 from planner.frontends.torch_assignments import forward_through
 from planner.frontends.torch_branches import Branches, not_only_writes
 from planner.frontends.torch_checked import Span, expression_of
+from planner.frontends.torch_dropped import dropped
 from planner.frontends.torch_figures import BranchAsked, Figure
-from planner.frontends.torch_places import is_own
+from planner.frontends.torch_places import here, is_own
 from planner.frontends.torch_sides import SIDES, Refused, with_both_sides
 from planner.frontends.torch_slots import WITHIN, Slots
 from planner.frontends.torch_writes import is_torn
@@ -36,9 +37,10 @@ class Choice(NamedTuple):
 
 
 class Choices:
-    """The branches of which both sides are to be computed."""
+    """The branches of which both sides are to be computed. `told`: what is to be told of what was chosen."""
 
     def __init__(self) -> None:
+        self.told = list[UserError]()
         self._found: dict[int, tuple[FunctionType, frozenset[Span], frozenset[str]]] = {}
 
     def add(self, error: BranchAsked) -> bool:
@@ -74,10 +76,11 @@ class Choices:
                     raise UserError("SP1014", problem, "make a copy, by clone(), of what it is to be before the branch")
             return result
 
+        self.told.clear()
         originals = [(function, function.__code__) for function, *_ in self._found.values()]
         try:
             for function, spans, changeable in self._found.values():
-                function.__globals__[SIDES] = _Asking(torch, module, branches, chosen)
+                function.__globals__[SIDES] = _Asking(torch, module, branches, chosen, self.told)
                 function.__code__ = with_both_sides(function, spans, changeable)
             with forward_through(module, watched):
                 yield
@@ -121,10 +124,12 @@ def _place(code: CodeType) -> tuple[str, str, int]:
 
 class _Asking:
     """What code with both sides calls, with the condition and the names there. `chosen`: to which is added what is
-    chosen: its name and its node."""
+    chosen: its name and its node; `told`: what is to be told."""
 
-    def __init__(self, torch: Any, module: Any, branches: Branches, chosen: list[tuple[str, Any]]) -> None:
-        self.torch, self.module, self.branches, self.chosen = torch, module, branches, chosen
+    def __init__(
+        self, torch: Any, module: Any, branches: Branches, chosen: list[tuple[str, Any]], told: list[UserError]
+    ) -> None:
+        self.torch, self.module, self.branches, self.chosen, self.told = torch, module, branches, chosen, told
 
     def __call__(self, asked: Any, held: dict[str, Any]) -> "_Sides":
         return _Sides(self, sys._getframe(1), asked, held)
@@ -213,6 +218,10 @@ class _Sides:
             return first
         if None not in kinds:
             return self._number(name, first, second, kinds)
+        mask = dropped(self._torch, self._condition, first, second)
+        if mask is not None:
+            self._asking.told.append(_kept(name))
+            return mask
         fixed = alike and isinstance(first, tuple)  # whoever else holds one cannot tell
         old = (id(x) in self._slots.held or any(x is b for b in self._before.values()) for x in (first, second))
         if not fixed and any(old):
@@ -248,6 +257,13 @@ class _Sides:
     def _differs(self, name: str) -> UserError:
         what = "what it returns" if name.startswith("_stepplan") else repr(name)
         return not_only_writes(f"{what} is not of one shape and type behind both of its sides")
+
+
+def _kept(name: str) -> UserError:
+    what = f"the module drops {name!r} where that masks nothing{here()}: a plan always has it"
+    return UserError(
+        "SP1014", what, "if a mask of nothing does what None does, all is well; else choose by torch.where"
+    )
 
 
 class _Unchosen:

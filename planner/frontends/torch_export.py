@@ -22,6 +22,7 @@ from planner.frontends.torch_program import Exported, export, import_torch
 from planner.frontends.torch_refusals import PADDED
 from planner.frontends.torch_results import returning
 from planner.frontends.torch_sharing import require_apart
+from planner.frontends.torch_sparse import is_sparse, sparse_input
 from planner.graph.builder import GraphBuilder
 from planner.graph.entries import order_entries
 from planner.graph.model import DType, Graph, Program
@@ -165,10 +166,11 @@ def _in_evaluation(call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _rest_of_state(torch: Any, module: Any, known: set[str], prefix: str = "") -> dict[str, Array]:
     """What the module saves and the graph does not compute with: counters of batches, buffers that were folded into
-    constants. It travels with the weights, so that an executor's state is the module's."""
+    constants. It travels with the weights, so that an executor's state is the module's. Not sparse matrices:
+    NumPy has none."""
     found: dict[str, Array] = {}
     for name, tensor in module.state_dict(prefix=prefix).items():
-        if safe_name(name) not in known and isinstance(tensor, torch.Tensor):
+        if safe_name(name) not in known and isinstance(tensor, torch.Tensor) and not is_sparse(torch, tensor):
             plain = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
             found[safe_name(name)] = plain.detach().cpu().numpy().copy()
     return found
@@ -194,6 +196,8 @@ def _apart(torch: Any, module: Any, examples: Any) -> Any:
     seen = {id(t) for t in (*module.parameters(), *module.buffers())}
 
     def own(example: Any) -> Any:
+        if is_sparse(torch, example):
+            raise sparse_input()
         if isinstance(example, torch.Tensor) and id(example) in seen:
             return example.detach().clone().requires_grad_(example.requires_grad)
         seen.add(id(example))

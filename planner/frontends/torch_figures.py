@@ -6,9 +6,12 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import reduce
 from numbers import Real
 from types import FrameType
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from planner.errors import UserError
 from planner.frontends.torch_checked import asking
@@ -19,6 +22,19 @@ PLAIN = {"__float__": "float()", "__int__": "int()", "__index__": "a size, an in
 """What Python's or NumPy's numbers are made by, and nothing can stand for."""
 _FIX = "leave it a tensor, or call item(), of which a plan has the arithmetic, max and min; sizes are fixed"
 
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
+    "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow, "negative": operator.neg,
+    "absolute": operator.abs, "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt,
+    "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
+"""By the names of NumPy's functions, Python's."""
+_FUNCTIONS = frozenset({
+    "ceil", "cos", "exp", "exp2", "expm1", "floor", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2",
+    "maximum", "minimum", "sin", "sqrt", "square", "tan", "tanh",
+})  # fmt: skip
+"""NumPy's that PyTorch has by the same name."""
 
 ASKED: ContextVar[Callable[[Any], bool]] = ContextVar("ASKED")
 """What Python is told of a tensor of one number, or BranchAsked: of what is exported now."""
@@ -44,9 +60,6 @@ class NumberAsked(UserError):
 class Figure:
     """In the place of a Python number. `tensor`: without axes, of bool, int64 or float32."""
 
-    __array_ufunc__ = None
-    """NumPy's arrays have no arithmetic with it."""
-
     def __init__(self, torch: Any, x: Any) -> None:
         kind = x.dtype if x.dtype is torch.bool else torch.float32 if x.is_floating_point() else torch.int64
         self.torch, self.tensor = torch, x.detach().reshape(()).to(kind)
@@ -61,8 +74,27 @@ class Figure:
             return _rolled(torch, *args, **given)
         if "alpha" in given:  # of sums and differences
             args = (args[0], args[1] * given.pop("alpha"), *args[2:])
-        plain = torch.utils._pytree.tree_map(lambda x: x.tensor if isinstance(x, Figure) else x, (args, given))
-        return function(*plain[0], **plain[1])
+        bounds = name.rstrip("_") in ("clamp", "clip")  # both are tensors, or none is
+
+        def plain(x: Any) -> Any:
+            number = bounds and isinstance(x, Real) and not isinstance(x, bool)
+            return x.tensor if isinstance(x, Figure) else torch.tensor(x) if number else x
+
+        args, given = torch.utils._pytree.tree_map(plain, (args, given))
+        return function(*args, **given)
+
+    def __array_ufunc__(self, function: Any, method: str, *operands: Any, **named: Any) -> "Figure":
+        """NumPy's functions of single numbers. SP1014: another function, or one of arrays."""
+        name = function.__name__
+        plain = [x.item() if isinstance(x, np.generic | np.ndarray) and not x.ndim else x for x in operands]
+        if method == "__call__" and not named and all(isinstance(x, Real | Figure) for x in plain):
+            if name in _OPERATORS:
+                return cast(Figure, _OPERATORS[name](*plain))
+            if name in _FUNCTIONS:
+                tensors = [x._number() if isinstance(x, Figure) else self.torch.tensor(x) for x in plain]
+                kind = reduce(self.torch.promote_types, (t.dtype for t in tensors))
+                return self.like(getattr(self.torch, name)(*(t.to(kind) for t in tensors)))
+        raise UserError("SP1014", f"NumPy's {name} is called with a number of data{here()}", _FIX)
 
     def like(self, x: Any) -> "Figure":
         return Figure(self.torch, x)

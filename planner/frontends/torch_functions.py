@@ -126,6 +126,11 @@ class _Context:
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """As older code calls them."""
+        return self.saved_tensors
+
     def save_for_forward(self, *tensors: Any) -> None:
         """Of forward mode, which a training step does not use."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from planner.frontends.torch_alike import is_recorded
 from planner.frontends.torch_assignments import forward_through
+from planner.frontends.torch_lists import indexed
 from planner.frontends.torch_slots import REGISTERED
 
 
@@ -35,7 +36,7 @@ def held_again(torch: Any, module: Any) -> Iterator[None]:
 
         class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                called = args, kwargs or {}
+                called = indexed(torch, function, args), kwargs or {}
                 if is_recorded(torch) and any(id(x) in named for x in tree.tree_leaves(called)):
                     called = tree.tree_map(lambda x: standing.get(named.get(id(x), ""), x), called)
                 return function(*called[0], **called[1])

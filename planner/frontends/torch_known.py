@@ -25,6 +25,11 @@ _SIZED = frozenset({
     "argwhere", "bincount", "masked_select", "nonzero", "one_hot", "repeat_interleave", "unique", "unique_consecutive",
 })  # fmt: skip
 """The sizes of what they return depend on numbers."""
+_TAKES_SIZES = frozenset({
+    "expand", "flip", "movedim", "narrow", "new_ones", "new_zeros", "ones", "permute", "repeat", "reshape", "roll",
+    "tile", "transpose", "unflatten", "view", "zeros",
+})  # fmt: skip
+"""Whole numbers among their arguments are sizes, axes and places: `x.permute(*order)`, where `order` is a tensor."""
 _ALIKE = frozenset({"full_like", "new_full", "new_ones", "new_zeros", "ones_like", "zeros_like"})
 """What they return does not depend on their first argument's numbers."""
 _UNSET = re.compile(r"empty|new_empty|new$|resize|set_|Tensor")
@@ -117,6 +122,7 @@ class _Known:
         if told is not None:
             return told
         function, args, kwargs = self._picking(name, function, args, kwargs)
+        args = self._with_sizes(name, args) if name in _TAKES_SIZES else args
         result = function(*args, **kwargs)
         written_to = writes(name, kwargs)
         written = self._tensors(kwargs["out"] if "out" in kwargs else args[:1]) if written_to else []
@@ -247,6 +253,16 @@ class _Known:
                 places = _number(mask.tensor.expand(wide.shape), mask.sources)
             return torch.Tensor.__getitem__, (x, tuple(self._places(places))), kwargs
         return function, args, kwargs
+
+    def _with_sizes(self, name: str, args: Any) -> Any:
+        """With whole numbers in place of known tensors of one; not of what has the sizes, which comes first."""
+        first = 0 if name in ("ones", "zeros") else 1
+        found = [a if type(a) in (list, tuple) else [a] for a in args[first:]]
+        whole = [[self._whole(x)[0] for x in part] for part in found]
+        return (
+            *args[:first],
+            *(w if type(a) in (list, tuple) else w[0] for a, w in zip(args[first:], whole, strict=True)),
+        )
 
     def _places(self, mask: _Number) -> list[Any]:
         """Where it is true: whole numbers for every axis."""

@@ -15,6 +15,7 @@ from planner.frontends import (
     aten_bags,
     aten_borders,
     aten_complex,
+    aten_complex_functions,
     aten_ctc,
     aten_elementwise,
     aten_functions,
@@ -55,10 +56,10 @@ from planner.graph.optimizer import Optimizer
 from planner.ops.base import Array
 
 __all__ = [
-    "CaptureOptions", "Lowering", "aten_attention", "aten_bags", "aten_borders", "aten_complex", "aten_ctc",
-    "aten_elementwise", "aten_functions", "aten_grid", "aten_layers", "aten_losses", "aten_math", "aten_matrices",
-    "aten_order", "aten_picks", "aten_random", "aten_recurrent", "aten_reductions", "aten_resize", "aten_segments",
-    "aten_shapes", "aten_spectra", "aten_volumes",
+    "CaptureOptions", "Lowering", "aten_attention", "aten_bags", "aten_borders", "aten_complex",
+    "aten_complex_functions", "aten_ctc", "aten_elementwise", "aten_functions", "aten_grid", "aten_layers",
+    "aten_losses", "aten_math", "aten_matrices", "aten_order", "aten_picks", "aten_random", "aten_recurrent",
+    "aten_reductions", "aten_resize", "aten_segments", "aten_shapes", "aten_spectra", "aten_volumes",
 ]  # fmt: skip
 
 

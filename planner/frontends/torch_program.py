@@ -30,6 +30,7 @@ from planner.frontends.torch_places import calling_line, causes, in_brackets, lo
 from planner.frontends.torch_refusals import export_error, no_derivative, own_gradient
 from planner.frontends.torch_same import returned_as_given
 from planner.frontends.torch_selected import selected_rows
+from planner.frontends.torch_sparse import sparse_constants
 from planner.frontends.torch_stand_ins import stand_ins
 from planner.frontends.torch_surroundings import surroundings
 from planner.frontends.torch_transforms import traced_transforms
@@ -77,7 +78,7 @@ def export(
 ) -> Exported:
     """A functional program whose operators all have handlers, as far as PyTorch can decompose them. `of_inputs`:
     whether their gradients are wanted, too."""
-    with mended(torch):
+    with mended(torch), sparse_constants(torch, module):
         given = torch, module, original, positional, keywords, training, of_inputs
         program, returned = _asked_again(lambda again: _exported(*given, again))
     with mended(torch), warnings.catch_warnings(), _mode(original, training), _quiet():
@@ -217,7 +218,7 @@ def _recorded(
     except Exception as error:
         refused = next((e for e in causes(error) if isinstance(e, UserError)), None)
         raise refused or export_error(error) from error
-    return program, asked.returned, assigned.left, [*fixed, *asked.told(), *packed]
+    return program, asked.returned, assigned.left, [*fixed, *asked.told(), *again.choices.told, *packed]
 
 
 def _decomposed(torch: Any, program: Any, table: Any) -> Any:

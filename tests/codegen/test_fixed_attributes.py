@@ -15,6 +15,7 @@ def module() -> nn.Module:
     made.register_buffer("factor", torch.tensor([1.0, float("nan")]))
     made.register_buffer("short", torch.ones(2, dtype=torch.bfloat16))
     made.register_buffer("mask", torch.tensor([True, False]), persistent=False)
+    made.register_buffer("edges", torch.eye(3).to_sparse())
     made.plain, made.turned = torch.arange(3), torch.tensor([1 + 2j]).conj()
     made.short_floats = torch.ones(2).to(torch.float8_e4m3fn)
     made.rate, made.way, made.drop = 0.5, "up", nn.Dropout(0.25)
@@ -39,6 +40,7 @@ def look(fixed: FixedAttributes, of: nn.Module) -> None:
         ("factor", lambda m: m.factor.add_(1)),
         ("short", lambda m: setattr(m, "short", torch.zeros(2, dtype=torch.bfloat16))),
         ("mask", lambda m: m.mask.logical_not_()),
+        ("edges", lambda m: setattr(m, "edges", m.edges * 2)),
         ("plain", lambda m: m.plain.mul_(2)),
         ("plain", lambda m: setattr(m, "plain", None)),
         ("turned", lambda m: setattr(m, "turned", m.turned.conj())),
@@ -70,7 +72,7 @@ def test_what_stays_the_same_is_not_told_of() -> None:
         fixed = looked_at(of)
         of(torch.randn(4, 3))
         of.load_state_dict(of.state_dict())
-        of.mask, of.plain = of.mask.clone(), of.plain.clone()
+        of.mask, of.plain, of.edges = of.mask.clone(), of.plain.clone(), of.edges.clone()
         of.rate, of.new = 0.25 * 2, 1
         of.eval()
         look(fixed, of)

@@ -99,6 +99,32 @@ def test_buffers_that_are_not_those_of_the_capture(tmp_path: Path) -> None:
         assert all(w.filename == __file__ for w in found)
 
 
+class Spread(Scaled):
+    """Along the edges of a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.tensor([[0, 2.0], [1, 0]]).to_sparse())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.edges @ super().forward(x)
+
+
+def test_sparse_buffers_are_in_the_plan_alone(tmp_path: Path) -> None:
+    module, x = Spread(), torch.randn(2, 4)
+    captured = capture(module, x, loss="caller")
+    made = make(captured.graph, tmp_path / "spread")
+    captured.write_weights(tmp_path / "spread" / "weights.npz")
+    with made(pin=False) as executor:
+        planned = Planned(copy.deepcopy(module), executor)
+        torch.testing.assert_close(planned(x), module(x))
+        assert planned.state_dict().keys() == module.state_dict().keys()
+        assert executor.torch_state_dict().keys() == module.state_dict().keys() - {"edges"}
+        assert executor.load_state_dict(module.state_dict(), strict=False).unexpected_keys == ["edges"]
+        with pytest.raises(UserError, match=r"SP1611.*1 unknown \(edges\)"):
+            executor.load_state_dict(module.state_dict())
+
+
 def test_parameters_that_are_gone_or_new(executor: Executor) -> None:
     module, x = network(), torch.randn(2, 3, 6, 6)
     planned, last = Planned(module, executor), module[4]  # type: ignore[index]

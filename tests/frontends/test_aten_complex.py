@@ -1,5 +1,6 @@
 """Complex numbers and Fourier transforms against PyTorch in float64, all gradients."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -116,7 +117,62 @@ def not_only_zeros(x: Tensor) -> Tensor:
     return fft.irfft(out, n=12)
 
 
+def upright(x: Tensor) -> Tensor:
+    """Three numbers of one imaginary part each, as a column."""
+    return x[:3, :1] * 1j
+
+
+def written_in_places(x: Tensor) -> Tensor:
+    z, places = pairs(x), (x.detach() * 10).long()[:, :6] % 4
+    there = torch.zeros_like(z).index_put((places[:, 0],), z, accumulate=True) + z[places[:, 1]]
+    return flat(there + torch.zeros_like(z).scatter_add(0, places, z) + z.gather(0, places) * 1j)
+
+
+def chosen(x: Tensor) -> Tensor:
+    z, mask = pairs(x), x[:, :6] > 0
+    return flat(torch.where(mask, z, 1.0) + torch.where(mask, 2j, z.conj()) + z.masked_fill(mask, 1 + 1j))
+
+
+def like(x: Tensor, *shape: int) -> Tensor:
+    """Complex constants as wide as x."""
+    steps = torch.arange(math.prod(shape), dtype=x.dtype).reshape(shape)
+    return torch.polar(1 + 0.1 * steps, steps)
+
+
+def layers(x: Tensor) -> Tensor:
+    z = pairs(x)
+    y = nn.functional.linear(z, like(x, 5, 6), like(x, 5)) + nn.functional.linear(z, like(x, 5, 6))
+    y = torch.addmm(like(x, 5), y, like(x, 5, 5), beta=2, alpha=1j) / 20
+    return flat(torch.cat([y, (z @ like(x, 6)).outer(like(x, 3)[:1])], 1))
+
+
+def filters(x: Tensor) -> Tensor:
+    z = pairs(x).reshape(2, 2, 6)
+    y = nn.functional.conv1d(z, like(x, 2, 2, 3), like(x, 2), padding=1) + z.real
+    images = nn.functional.conv2d(y.reshape(2, 2, 2, 3), like(x, 2, 1, 1, 3), padding="same", groups=2)
+    return flat(nn.functional.conv_transpose2d(images, like(x, 2, 2, 1, 1), like(x, 2)).reshape(4, 6))
+
+
 FUNCTIONS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
+    ("one imaginary part for all", lambda x: flat((x[:, :6] + 1j).cumsum(1) + (2j - x[:, 6:]).sum(1, keepdim=True))),
+    ("a row added", lambda x: flat(torch.stack([(x + like(x, 12)).sum(0)[:6], (x - like(x, 12)).t()[6:].sum(1)]))),
+    ("a row and a column", lambda x: flat((x[3:] + upright(x)).sum(0, keepdim=True))),
+    ("a row and a column, of equal size", lambda x: (x[:3] + upright(x)).real + (x[:3] + upright(x)).conj().imag),
+    ("products of a row and a column", lambda x: flat((x[3:] + upright(x)) @ (1 + like(x, 12, 1) * x[:1, :1]))),
+    ("of smaller parts", lambda x: flat(fft.fft(x[:2, :2] + upright(x)[:2], dim=0))),
+    ("padded", lambda x: flat(nn.functional.pad(pairs(x), (1, 0), value=2.0))),
+    ("in places of the data", written_in_places),
+    ("chosen by the data", chosen),
+    ("layers", layers),
+    ("convolutions", filters),
+    ("vectors", lambda x: x * (torch.vdot(pairs(x)[0], pairs(x)[1]) + pairs(x)[0] @ pairs(x)[2]).abs()),
+    ("between", lambda x: flat(torch.lerp(pairs(x), pairs(x).flip(1), 0.3))),
+    ("powers", lambda x: flat((pairs(x) * 0.5) ** 3 + (pairs(x) + 2) ** -2 + pairs(x).square())),
+    ("roots", lambda x: flat(torch.sqrt(pairs(x)) + (pairs(x) + 3) ** 0.3 + torch.rsqrt(pairs(x)))),
+    ("logarithms, signs", lambda x: flat(torch.log(pairs(x)) * torch.sgn(pairs(x)))),
+    ("sines", lambda x: flat(torch.sin(pairs(x)) + torch.cos(pairs(x)) + torch.sinh(pairs(x)) + torch.cosh(pairs(x)))),
+    ("variances", lambda x: x * pairs(x).var(1, keepdim=True) + pairs(x).std()),
+    ("repeated", lambda x: flat(pairs(x)[:, :3].repeat_interleave(2, 1))),
     ("sum", lambda x: flat(pairs(x) + 2 * pairs(x).flip(1) - 1.5)),
     ("reversed difference", lambda x: flat(torch.rsub(pairs(x), pairs(x).roll(1, 1), alpha=0.5))),
     ("product", lambda x: flat(pairs(x) * pairs(x).conj().roll(2, 1) * (0.5 - 1j) * x[:, :6])),

@@ -246,3 +246,52 @@ def test_refused(body: Body, told: str) -> None:
     with pytest.raises(UserError, match=f"SP1014.*branch depends on.*{told}"):
         capture_module(module, (torch.randn(4, 7, 5), torch.randint(0, 3, (4, 7))), CaptureOptions(loss=None))
     assert body.__code__ is code  # type: ignore[attr-defined]
+
+
+def _without(x: Tensor, mask: Tensor | None) -> Tensor:
+    return x if mask is None else x.masked_fill(mask[:, None], 0.0)
+
+
+def dropped(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    padding, seen = labels[:, 0].eq(1), labels[:, 1].ne(2)
+    if not padding.any():
+        padding = None  # type: ignore[assignment]
+    if seen.all():
+        seen = None  # type: ignore[assignment]
+    y = _without(y, padding if padding is not None else None)
+    return (y if seen is None else y * seen[:, None]).square().sum()
+
+
+def dropped_in_an_expression(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    mask = labels[:, 0].eq(1)
+    kept = mask if torch.any(mask).item() else None
+    return _without(y, kept).square().sum()
+
+
+@pytest.mark.parametrize("body", [dropped, dropped_in_an_expression])
+def test_a_mask_that_is_dropped_where_it_masks_nothing(body: Body) -> None:
+    """Is there in every step, which a warning tells: here labels have both, none, and all."""
+    torch.manual_seed(3)
+    given = [torch.tensor([[i, j]] * 3 + [[0, 1]]) for i in (0, 1) for j in (1, 2)]
+    with pytest.warns(RuntimeWarning, match=r"SP1014: the module drops '\w+' where that masks nothing"):
+        agree(Net(body), (torch.randn(4, 5), given[3]), loss=None, others=[(torch.randn(4, 5), x) for x in given])
+
+
+def turned_over(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    mask = labels[:, 0].eq(1)
+    if mask.any():
+        mask = None  # type: ignore[assignment]
+    return _without(y, mask).square().sum()
+
+
+def of_another(net: Net, y: Tensor, labels: Tensor) -> Tensor:
+    mask = labels[:, 0].eq(1)
+    if not labels[:, 1].eq(1).any():
+        mask = None  # type: ignore[assignment]
+    return _without(y, mask).square().sum()
+
+
+@pytest.mark.parametrize("body", [turned_over, of_another])
+def test_a_mask_that_is_dropped_where_it_masks_something(body: Body) -> None:
+    with pytest.raises(UserError, match=r"SP1014.*'mask' is not of one shape and type behind both of its sides"):
+        capture_module(Net(body), (torch.randn(4, 5), torch.zeros(4, 2, dtype=torch.long)), CaptureOptions(loss=None))

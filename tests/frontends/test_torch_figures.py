@@ -106,7 +106,26 @@ def by_math(net: Net, y: Tensor, kinds: Tensor) -> Tensor:
     return y.sum() / math.sqrt(total) + (y * math.log(kinds.sum() + 1) * math.exp(-total)).sum() * math.sqrt(2.0)
 
 
-BODIES: list[Body] = [converted, by_math, per_match, quantised, filled, made, counted, compared, listed, kept, told]
+def by_numpy(net: Net, y: Tensor, kinds: Tensor) -> Tensor:
+    total, count = y.square().sum().item(), kinds.sum().item()
+    scale = np.maximum(0.5, np.sqrt(total)) + np.minimum(count, 3) * np.float64(0.5) - np.float64(2.0) ** count
+    return (y * np.log(total + np.float32(1.0)) + y.sin() * scale + y.cos() * np.floor(np.negative(total))).sum()
+
+
+BODIES: list[Body] = [
+    converted,
+    by_math,
+    by_numpy,
+    per_match,
+    quantised,
+    filled,
+    made,
+    counted,
+    compared,
+    listed,
+    kept,
+    told,
+]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -157,6 +176,10 @@ REFUSED: dict[str, Body] = {
     r"int\(\) is made of numbers of data": lambda net, y, kinds: y * operator.methodcaller("__int__")(y.mean().item()),
     r"a size, an index or a range is made": lambda net, y, kinds: sum(y[i] for i in range(kinds[0].item())),
     r"a size, an index or a range is made of": lambda net, y, kinds: y.sum() + torch.zeros(int(kinds[0]) + 1, 3).sum(),
+    r"NumPy's multiply is called with a number of data \(.*test_torch_figures.py:\d+\)": lambda net, y, kinds: (
+        y * (np.ones(3) * y.mean().item())[0]
+    ),
+    r"NumPy's hypot is called with a number of data": lambda net, y, kinds: y * np.hypot(y.mean().item(), 1.0),
     r"numpy\(\) is made of numbers of data": lambda net, y, kinds: y * y.detach().numpy().max(),
 }
 

@@ -173,7 +173,7 @@ class Kernel(Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[None, Tensor | None]:
-        return None, (dy * ctx.saved_tensors[0]).sum() if ctx.needs_input_grad[1] else None
+        return None, (dy * ctx.saved_variables[0]).sum() if ctx.needs_input_grad[1] else None  # as older code
 
 
 class OfInputs(nn.Module):

@@ -106,6 +106,11 @@ FUNCTIONS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "repeats": lambda m, w: w[torch.arange(2).repeat_interleave(m.some)],
     "branches": lambda m, w: w.sin() if m.diagonal.any() and torch.eye(3).sum() > 2 else w.cos(),
     "sizes": lambda m, w: torch.cat(w[: int(m.many) + 1].split(m.some.tolist())[::-1]),
+    "sizes of tensors": lambda m, w: (
+        w.view(*m.twice.new_tensor([2, 2, 4])).permute(*torch.arange(3).flip(0)).reshape(torch.tensor(4), 4)
+        + torch.zeros(torch.tensor(4), 1)
+        + w.roll(m.twice[-1])
+    ),
     "factors": lambda m, w: w * float(m.factor) + w.sin() * m.factor.item() + m.own_factor.numpy().item(),
     "legacy constructors": lambda m, w: (
         w[torch.LongTensor([1, 0, 2, 3])] * torch.FloatTensor([0.5]).to(w.device) + torch.Tensor([2.0])
