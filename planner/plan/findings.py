@@ -5,6 +5,7 @@ of every code and program and counts the rest.
 """
 
 from planner.graph.model import Frozen
+from planner.malformed import shown as shown
 
 KEPT = 8
 """Findings of one code in one program that are reported one by one."""
@@ -102,13 +103,6 @@ class Report:
             if more:
                 found.append(_finding(code, program, f"... and {more} more like these"))
         return found
-
-
-def shown(text: str, limit: int = 120) -> str:
-    """A string of the plan as it may appear in a message: short, printable, on one line."""
-    if len(text) > limit:
-        text = text[: limit // 2] + "..." + text[-limit // 4 :]
-    return text if text.isprintable() and text else ascii(text)
 
 
 def shown_number(number: int) -> str:

@@ -118,6 +118,10 @@ def test_sp1104_unknown_fields() -> None:
     error = error_of(change("tile = 1", "tile = 1, zzz = 3"))
     assert (error.code, error.fix) == ("SP1104", "remove it")
     assert "cpu.cores[1].zzz" in error.problem
+    error = error_of(change("[cpu]", "memory_bandwidth = 3\n[cpu]"))
+    assert (error.code, error.fix) == ("SP1104", "move it to cpu, or remove it")
+    error = error_of(change("[cpu]", "[cpu]\nname = 'x'"))
+    assert error.fix == "move it to the top of the file or an entry of pools or an entry of gpus, or remove it"
 
 
 @pytest.mark.parametrize(
