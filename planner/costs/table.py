@@ -211,8 +211,8 @@ def read_costs(path: Path | str) -> CostTable:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         # A signature has many entries, so the number stays.
-        if (entry := place(document, first["loc"][:2], ("signature",))).startswith("entries["):
-            where += f" ({entry[len('entries[') : -1]})"
+        if (named := place(document, first["loc"][:2], ("signature",))).startswith("entries["):
+            where += f" ({named[len('entries[') : -1]})"
         raise UserError("SP1201", f"{Path(path).name} is malformed at {where}: {first['msg']}", fix) from error
     seen: dict[tuple[str, Mode, str], int] = {}
     for number, entry in enumerate(table.entries):
