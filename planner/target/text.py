@@ -118,6 +118,8 @@ def parse_target(text: str, what: str = "target") -> Target:
         if problem := unmerged(text):
             raise UserError("SP1102", f"{what} is not TOML: {problem}", SETTLE) from error
         raise UserError("SP1102", f"{what} is not TOML: {error}", _AGAIN) from error
+    if not text.strip():
+        raise UserError("SP1102", f"{what} is empty", _AGAIN)
     version = document.get("schema_version")
     if type(version) is not int or version != SCHEMA:
         raise UserError(

@@ -109,6 +109,11 @@ def test_sp1103_no_schema() -> None:
     assert error_of("name = 'x'").code == "SP1103"
 
 
+def test_an_empty_file() -> None:
+    error = error_of("\n")
+    assert error.code == "SP1102" and "is empty" in error.problem
+
+
 def test_sp1104_unknown_fields() -> None:
     error = error_of(change("march = ", "marsh = "))
     assert error.code in ("SP1104", "SP1105")
