@@ -69,8 +69,8 @@ class Finding(Frozen):
         return f"{self.code}{place}: {self.message}\n  fix: {self.fix}"
 
 
-def _finding(code: str, program: str, message: str) -> Finding:
-    return Finding(code=code, program=program, message=message, fix=FIXES[code])
+def _finding(code: str, program: str, message: str, fix: str = "") -> Finding:
+    return Finding(code=code, program=program, message=message, fix=fix or FIXES[code])
 
 
 class Report:
@@ -80,12 +80,12 @@ class Report:
         self._kept: dict[tuple[str, str], dict[str, Finding]] = {}
         self._more: dict[tuple[str, str], int] = {}
 
-    def add(self, code: str, program: str, message: str, more: int = 0) -> None:
-        """`more`: how many further findings of this kind the caller leaves out."""
+    def add(self, code: str, program: str, message: str, more: int = 0, fix: str = "") -> None:
+        """`more`: how many further findings of this kind the caller leaves out. `fix`: a better one than the usual."""
         key = (code, program)
         kept = self._kept.setdefault(key, {})
         if len(kept) < KEPT:
-            kept.setdefault(message, _finding(code, program, message))
+            kept.setdefault(message, _finding(code, program, message, fix))
         elif message not in kept:
             more += 1
         if more:
