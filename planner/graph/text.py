@@ -10,7 +10,7 @@ from pydantic import RootModel, ValidationError
 
 from planner.artefact import canonical_json, one_line, read_json, sha256, strictly, write_text
 from planner.errors import UserError
-from planner.graph.model import PERSISTENT, Graph, Node, Program, Value
+from planner.graph.model import PERSISTENT, Graph, Node, Program, Role, Value
 from planner.graph.results import tensors
 from planner.malformed import place
 from planner.ops.base import op_named
@@ -178,14 +178,19 @@ def _validate_names(graph: Graph) -> None:
 
 
 def _validate_inputs(graph: Graph) -> None:
-    """No node writes what another program's caller passes: it lies in the caller's array."""
+    """No node writes what a program's caller passes: it lies in the caller's array, as its role says."""
     taken = {v: p.name for p in graph.programs for v in p.inputs}
+    given = {v.id for v in graph.values if v.role is Role.INPUT}
+    for value, name in taken.items():
+        if value in graph.value and value not in given:
+            role = graph.value[value].role.value
+            raise UserError("SP1009", f"{value!r} is an input of {name}, but its role is {role}", "let it be input")
     for program in graph.programs:
         for node in program.nodes:
             for value in node.outputs:
-                if taken.get(value, program.name) != program.name:
-                    problem = f"node {node.id!r} of {program.name} writes {value!r}, an input of {taken[value]}"
-                    raise UserError("SP1009", problem, "name another input")
+                if value in given:
+                    problem = f"node {node.id!r} of {program.name} writes {value!r}, whose role is input"
+                    raise UserError("SP1009", problem, "name another output, or correct the role")
 
 
 def validate(graph: Graph) -> None:

@@ -128,7 +128,11 @@ CONTRADICTIONS = {
     "makes f32[4,6,7,7]cl and u8[4,6,7,7]cl, but its outputs are f32[4,6,4,4]cl and u8[4,6,4,4]cl": lambda d: set_attr(
         d, "max_pool2d", "stride", [1, 1]
     ),
-    "writes 'conv.y', an input of predict": lambda d: d["programs"][1]["inputs"].append("conv.y"),
+    "'x' is an input of predict, but its role is activation": lambda d: d["values"][0].update(role="activation"),
+    "writes 'conv.y', whose role is input": lambda d: next(v for v in d["values"] if v["id"] == "conv.y").update(
+        role="input"
+    ),
+    "'conv.y' is an input of predict, but": lambda d: d["programs"][1]["inputs"].append("conv.y"),
 }
 
 
