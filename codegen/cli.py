@@ -101,11 +101,15 @@ def build(
 ) -> None:
     """Compile an emitted executor."""
     from codegen.build import build as build_folder
+    from codegen.build import unverified
 
     with progress() as update:
         built = build_folder(folder, jobs=jobs, progress=lambda done, total, what: update("compiling", done, total))
     text = f"built {folder / built.name}\n{how_to_import(folder)}"
-    emit_result(as_json, {"folder": str(folder), "module": built.name}, text)
+    why = unverified(folder)
+    if why:
+        text += f"\nwhat it computes is not what `check` verified: {why}"
+    emit_result(as_json, {"folder": str(folder), "module": built.name, "unverified": why}, text)
 
 
 def how_to_import(folder: Path) -> str:

@@ -30,7 +30,9 @@ def read_weights(file: Path) -> dict[str, Array]:
         with np.load(file, allow_pickle=False) as arrays:
             given = {name: np.asarray(arrays[name]) for name in arrays.files}
     except Exception as error:  # NumPy, zipfile and the tokenizer each have errors of their own for what is damaged
-        raise UserError("SP1613", f"{file.name} cannot be read: {error}", "capture the model again") from error
+        # What NumPy says of a file that is no archive is to load it as a pickle, which would run its code.
+        why = "it is no .npz archive" if isinstance(error, ValueError) and "pickle" in str(error) else error
+        raise UserError("SP1613", f"{file.name} cannot be read: {why}", "capture the model again") from error
     for name, data in given.items():
         if data.dtype.kind not in "fiubc":
             raise UserError("SP1613", f"{file.name} has no numbers in {name[:80]!r}", "capture the model again")

@@ -52,7 +52,7 @@ def executor_class(folder: Path | str) -> type[Executor]:
 def _require_together(folder: Path, expected: str, same_graph: bool, same_target: bool) -> None:
     fix = "run stepplan emit on the plan that you mean, then stepplan build"
     try:
-        text = (folder / "executor.cpp").read_text()
+        text = (folder / "executor.cpp").read_text(errors="replace")
     except OSError as error:
         raise UserError("SP1511", f"{folder.name} lacks executor.cpp: {error.strerror}", fix) from error
     stated = re.search(r"executor_spec = \{\"([0-9a-f]+)\"", text)

@@ -35,7 +35,7 @@ def native_module(folder: Path, null_device: bool = False) -> ModuleType:
         raise UserError(
             "SP1512", f"{folder.name}: the built module does not load: {error}", f"run stepplan build {folder} again"
         ) from error
-    if f'executor_spec = {{"{native.plan_hash}"' not in (folder / "executor.cpp").read_text():
+    if f'executor_spec = {{"{native.plan_hash}"' not in (folder / "executor.cpp").read_text(errors="replace"):
         problem = f"{folder.name}: the built module is another plan's"
         raise UserError("SP1512", problem, f"run stepplan build {folder} again")
     return native

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel
 
 from planner.errors import UserError
+from planner.malformed import SETTLE, shown, unmerged
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -172,6 +173,8 @@ def _read(file: Path, what: str) -> tuple[str, dict[str, Any]]:
         text = data.decode()
         document = json.loads(text, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_different_keys)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, numbers of thousands of digits
+        if problem := unmerged(data.decode(errors="replace")):
+            raise UserError("SP1701", f"{what} {file} is not valid JSON: {problem}", SETTLE) from error
         corrected = f"correct what is named, or make the {what} again with stepplan"
         raise UserError("SP1701", f"{what} {file} is not valid JSON: {error}", corrected) from error
     if not isinstance(document, dict):
@@ -195,13 +198,17 @@ def _finite(text: str) -> float:
     return number
 
 
+_KNOWN_BY = ("id", "name", "node", "run", "signature", "value")
+
+
 def _different_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """A key written twice would let a reader see one value and stepplan use another."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:80]!r} is there twice in one object")
+        known = next((f" ({k} {shown(v)})" for k, v in pairs if k in _KNOWN_BY and isinstance(v, str)), "")
+        raise ValueError(f"the key {twice[:80]!r} is there twice in one object{known}")
     return found
 
 

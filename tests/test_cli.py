@@ -150,6 +150,7 @@ def test_emit_build_import_bench(files: Files) -> None:
     with working_in(files.folder):
         assert "from generated.tiny import Executor" in succeeds("build", "generated/tiny")
     assert as_json("build", folder)["module"].startswith("_executor.")
+    assert as_json("build", folder)["unverified"] == ""
     code = (
         "import numpy as np; from generated.tiny import Executor\n"
         "e = Executor(pin=False); print(e.step(np.ones((8, 12), np.float32), np.zeros(8, np.int64)))"

@@ -153,6 +153,19 @@ def test_damaged_weights(content: bytes, built: Path) -> None:
     fails("SP1613", "bench", built)
 
 
+def test_damaged_weights_are_never_to_be_unpickled(built: Path) -> None:
+    """As NumPy advises whoever gives it another file."""
+    (built / "weights.npz").write_text("#include <cmath>")
+    assert "weights.npz cannot be read: it is no .npz archive\n" in fails("SP1613", "bench", built)
+
+
+def test_edited_sources_are_told_of(built: Path) -> None:
+    lanes = built / "lanes.cpp"
+    lanes.write_text(lanes.read_text() + "// another line\n")
+    told = "what it computes is not what `check` verified: not what stepplan emits for plan.json: lanes.cpp"
+    assert told in succeeds("build", built)
+
+
 def test_weights_that_do_not_fit(built: Path, tmp_path: Path) -> None:
     np.savez(built / "weights.npz", **{"fc1.weight": np.zeros((2, 2), np.float32)})
     fails("SP1613", "bench", built)

@@ -26,7 +26,7 @@ def used(sources: Sequence[Path], kernels: Sequence[Group]) -> tuple[Group, ...]
     headers = {h for s in sources for h in headers_of(s, ()) if h.name not in DECLARED}
     pending = [*sources, *headers]
     while pending:
-        called = _called(pending.pop().read_text())
+        called = _called(pending.pop().read_text(errors="replace"))
         for group in kernels:
             if group not in found and not called.isdisjoint(_offered_by(group)):
                 found.add(group)
@@ -38,7 +38,7 @@ def on_floats(sources: Sequence[Path], group: Group) -> bool:
     """Whether a function of a plan's `sources` calls some of a group that is there once per type, and names float32 as
     the type of a norm's activations, or of anything where it calls no norm."""
     for source in sources:
-        for function in source.read_text().split("\n}\n"):
+        for function in source.read_text(errors="replace").split("\n}\n"):
             if not _called(function).isdisjoint(_offered_by(group)):
                 norm = _NORM.search(function)
                 if norm[1] == "float" if norm else re.search(r"\bfloat\b", function):

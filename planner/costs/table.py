@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from planner.artefact import canonical_json, read_json, sha256, strictly, write_text
 from planner.errors import UserError
 from planner.graph.model import Frozen
+from planner.malformed import place
 from planner.ops.base import Mode
 from planner.ops.streaming import block_of
 from planner.target.model import Target
@@ -209,6 +210,9 @@ def read_costs(path: Path | str) -> CostTable:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
+        # A signature has many entries, so the number stays.
+        if (named := place(document, first["loc"][:2], ("signature",))).startswith("entries["):
+            where += f" ({named[len('entries[') : -1]})"
         raise UserError("SP1201", f"{Path(path).name} is malformed at {where}: {first['msg']}", fix) from error
     seen: dict[tuple[str, Mode, str], int] = {}
     for number, entry in enumerate(table.entries):

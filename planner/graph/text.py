@@ -1,5 +1,8 @@
 """graph.json: reading and writing the training graph as canonical text."""
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +10,10 @@ from pydantic import RootModel, ValidationError
 
 from planner.artefact import canonical_json, one_line, read_json, sha256, strictly, write_text
 from planner.errors import UserError
-from planner.graph.model import PERSISTENT, Graph, Node, Program, Value
+from planner.graph.model import PERSISTENT, Graph, Node, Program, Role, Value
 from planner.graph.results import tensors
-from planner.ops.base import find_op, op_named
+from planner.malformed import place
+from planner.ops.base import op_named
 from planner.ops.caller_gradient import CallerGradientAttrs
 
 SCHEMA = 1
@@ -19,6 +23,11 @@ LARGEST = 2**60
 
 CYCLE_SHOWN = 12
 """Nodes of a dependency cycle that an error spells out."""
+
+NAMES = ("id", "name")
+"""What an entry of a graph's list is known by."""
+
+_CORRECT = "correct what is named, or capture the model again"
 
 
 class _Values(RootModel[tuple[Value, ...]]):
@@ -67,32 +76,16 @@ def read_graph(path: Path | str) -> Graph:
 def parse_graph(document: dict[str, Any]) -> Graph:
     if document.get("schema") != SCHEMA:
         raise UserError("SP1007", f"graph schema {document.get('schema')!r} is not {SCHEMA}", "capture the model again")
-    try:
+    with _told(document, ()):
         _known_fields(document, {"schema", "name", "values", "programs", "lr", "loss_prefix"}, "")
-        for number, entry in enumerate(document["programs"]):
-            _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results", "arguments"}, f"programs.{number}.")
-        values = strictly(_Values, document["values"]).root
-        programs = tuple(
-            Program(
-                name=p["name"],
-                inputs=p["inputs"],
-                outputs=p["outputs"],
-                nodes=tuple(_parse_node(n) for n in p["nodes"]),
-                results=p.get("results"),
-                arguments=p.get("arguments"),
-            )
-            for p in document["programs"]
-        )
+        listed = document["values"]
+        with _told(document, ("values",)):
+            values = strictly(_Values, listed).root
+        programs = tuple(_parse_program(document, i) for i in range(len(document["programs"])))
         prefix = document.get("loss_prefix", "")
         graph = Graph(
             name=document["name"], values=values, programs=programs, lr=document.get("lr"), loss_prefix=prefix
         )
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UserError("SP1008", f"the graph is malformed at {where}: {first['msg']}", "capture it again") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError("SP1008", f"the graph lacks or mistypes {error}", "capture the model again") from error
     huge = next((v for v in graph.values if v.type.bytes >= LARGEST), None)
     if huge is not None:
         raise UserError("SP1009", f"value {huge.id!r} has 2^60 bytes or more", "capture the model with a smaller batch")
@@ -106,11 +99,47 @@ def _known_fields(entry: dict[str, Any], known: set[str], where: str) -> None:
         raise UserError("SP1008", f"the graph has the unknown field {where}{unknown[0][:80]}", "remove it")
 
 
-def _parse_node(entry: dict[str, Any]) -> Node:
-    if find_op(entry["op"]) is None:
-        op_named(entry["op"])
-    attrs = strictly(op_named(entry["op"]).attrs_type, entry.get("attrs", {}))
-    return Node.model_validate({**entry, "attrs": attrs})
+@contextmanager
+def _told(document: dict[str, Any], path: tuple[int | str, ...]) -> Iterator[None]:
+    """SP1008 where what lies there is malformed, with the innermost entry's name."""
+    try:
+        yield
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = place(document, (*path, *first["loc"]), NAMES)
+        raise UserError("SP1008", f"the graph is malformed at {where}: {first['msg']}", _CORRECT) from error
+    except KeyError as error:
+        where = place(document, (*path, str(error.args[0])), NAMES)
+        raise UserError("SP1008", f"the graph lacks {where}", _CORRECT) from error
+    except (TypeError, AttributeError) as error:
+        where = place(document, path, NAMES) or "its top"
+        raise UserError("SP1008", f"the graph is mistyped at {where}: {error}", _CORRECT) from error
+
+
+def _parse_program(document: dict[str, Any], number: int) -> Program:
+    path = ("programs", number)
+    with _told(document, path):
+        entry = document["programs"][number]
+        where = f"{place(document, path, NAMES)}."
+        _known_fields(entry, {"name", "inputs", "outputs", "nodes", "results", "arguments"}, where)
+        nodes = tuple(_parse_node(document, (*path, "nodes", i)) for i in range(len(entry["nodes"])))
+        return Program(
+            name=entry["name"],
+            inputs=entry["inputs"],
+            outputs=entry["outputs"],
+            nodes=nodes,
+            results=entry.get("results"),
+            arguments=entry.get("arguments"),
+        )
+
+
+def _parse_node(document: dict[str, Any], path: tuple[str, int, str, int]) -> Node:
+    with _told(document, path):
+        entry = document["programs"][path[1]]["nodes"][path[3]]
+        op = op_named(entry["op"])
+        with _told(document, (*path, "attrs")):
+            attrs = strictly(op.attrs_type, entry.get("attrs", {}))
+        return Node.model_validate({**entry, "attrs": attrs})
 
 
 def _unwritten(program: Program, node: Node, value: str) -> UserError:
@@ -148,13 +177,31 @@ def _validate_names(graph: Graph) -> None:
                 raise UserError("SP1009", problem, "rename one")
 
 
+def _validate_inputs(graph: Graph) -> None:
+    """No node writes what a program's caller passes: it lies in the caller's array, as its role says."""
+    taken = {v: p.name for p in graph.programs for v in p.inputs}
+    given = {v.id for v in graph.values if v.role is Role.INPUT}
+    for value, name in taken.items():
+        if value in graph.value and value not in given:
+            role = graph.value[value].role.value
+            raise UserError("SP1009", f"{value!r} is an input of {name}, but its role is {role}", "let it be input")
+    for program in graph.programs:
+        for node in program.nodes:
+            for value in node.outputs:
+                if value in given:
+                    problem = f"node {node.id!r} of {program.name} writes {value!r}, whose role is input"
+                    raise UserError("SP1009", problem, "name another output, or correct the role")
+
+
 def validate(graph: Graph) -> None:
     """Every reference resolves, every value is written before it is read, every shape follows from its op."""
     if len(graph.value) != len(graph.values):
-        raise UserError("SP1009", "two values have the same id", "capture the model again")
+        twice = next(name for name, count in Counter(v.id for v in graph.values).items() if count > 1)
+        raise UserError("SP1009", f"two values have the same id {twice!r}", "remove or rename one")
     if len(graph.program) != len(graph.programs):
         raise UserError("SP1009", "two programs have the same name", "rename one")
     _validate_names(graph)
+    _validate_inputs(graph)
     persistent = {v.id for v in graph.values if v.name}
     for program in graph.programs:
         available = persistent | set(program.inputs)
@@ -191,10 +238,11 @@ def validate(graph: Graph) -> None:
                 raise UserError(
                     "SP1009", f"node {node.id!r}: {node.op} has impossible attributes", "fix them"
                 ) from error
-            if expected != graph.types(node.outputs):
-                raise UserError(
-                    "SP1009", f"node {node.id!r}: the outputs' types do not follow from {node.op}", "fix them"
-                )
+            outputs = graph.types(node.outputs)
+            if expected != outputs:
+                made, stated = (" and ".join(t.text() for t in types) or "nothing" for types in (expected, outputs))
+                problem = f"node {node.id!r}: {node.op} makes {made}, but its outputs are {stated}"
+                raise UserError("SP1009", problem, "correct the types of its inputs or outputs, or its attributes")
             for value in node.outputs:
                 if value in available:
                     raise UserError("SP1009", f"node {node.id!r} writes {value!r} a second time", "use a new value")

@@ -130,7 +130,7 @@ def _is_sound(graph: Graph, report: Report) -> bool:
         validate(graph)
         _check_views({p.name: view_roots(graph, p) for p in graph.programs})
     except UserError as error:
-        report.add("SP1403", "", f"the graph is not valid: {error.problem}")
+        report.add("SP1403", "", f"the graph is not valid: {error.problem}", fix=error.fix)
     except Exception as error:  # an op that trusts its node's inputs
         report.add("SP1403", "", f"the graph is not valid ({type(error).__name__})")
     else:
@@ -149,7 +149,7 @@ def _expand(graph: Graph, plan: Plan, report: Report) -> Graph | None:
         larger = expanded(graph, plan)
         validate(larger)
     except UserError as error:
-        report.add("SP1434", "", error.problem)
+        report.add("SP1434", "", error.problem, fix=error.fix)
         return None
     except Exception as error:  # an op that trusts its node's inputs
         report.add("SP1434", "", f"the plan's rewrite makes no sense ({type(error).__name__})")

@@ -17,7 +17,7 @@ node, the schedule's decision (`ProgramPlan.nodes`).
 That the result computes what the graph computes is not taken from here: check_rewrites.py proves it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from planner.errors import UserError
@@ -153,7 +153,7 @@ def _expand_program(graph: Graph, program: Program, rewrite: Rewrite, values: di
     for entry in rewrite.recomputes:
         _require_new(entry.node, known, added)
         added[entry.node] = _second_run(entry, known, redirected.get(entry.node, {}), values)
-    for transfer in rewrite.transfers:
+    for transfer in _makers_first(rewrite.transfers):
         _require_new(transfer.node, known, added)
         added[transfer.node] = _copy(transfer, values)
     made = {v for n in added.values() for v in n.outputs}
@@ -195,9 +195,24 @@ def _second_run(
     return _redirected(copy, reads)
 
 
+def _makers_first(transfers: Sequence[Transfer]) -> Iterator[Transfer]:
+    """Prefetches come after the offloads whose copies they bring back, in whatever order they are written."""
+    maker = {t.makes: t for t in transfers}
+    done: set[str] = set()
+    for transfer in transfers:
+        chain: dict[str, Transfer] = {}
+        at: Transfer | None = transfer
+        while at is not None and at.node not in done and at.node not in chain:
+            chain[at.node] = at
+            at = maker.get(at.value)
+        yield from reversed(chain.values())
+        done |= chain.keys()
+
+
 def _copy(transfer: Transfer, values: dict[str, Value]) -> Node:
     if transfer.value not in values:
-        raise _broken(f"{transfer.node} copies {transfer.value}, which does not exist", "list what makes it first")
+        problem = f"{transfer.node} copies {transfer.value}, which does not exist"
+        raise _broken(problem, "name a value of the graph, or one that a recomputation or a transfer makes")
     _add_instance(transfer.makes, transfer.value, values)
     return Node(id=transfer.node, op=transfer.kind, inputs=(transfer.value,), outputs=(transfer.makes,), phase=TRANSFER)
 

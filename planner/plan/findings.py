@@ -5,6 +5,7 @@ of every code and program and counts the rest.
 """
 
 from planner.graph.model import Frozen
+from planner.malformed import shown as shown
 
 KEPT = 8
 """Findings of one code in one program that are reported one by one."""
@@ -68,8 +69,8 @@ class Finding(Frozen):
         return f"{self.code}{place}: {self.message}\n  fix: {self.fix}"
 
 
-def _finding(code: str, program: str, message: str) -> Finding:
-    return Finding(code=code, program=program, message=message, fix=FIXES[code])
+def _finding(code: str, program: str, message: str, fix: str = "") -> Finding:
+    return Finding(code=code, program=program, message=message, fix=fix or FIXES[code])
 
 
 class Report:
@@ -79,12 +80,12 @@ class Report:
         self._kept: dict[tuple[str, str], dict[str, Finding]] = {}
         self._more: dict[tuple[str, str], int] = {}
 
-    def add(self, code: str, program: str, message: str, more: int = 0) -> None:
-        """`more`: how many further findings of this kind the caller leaves out."""
+    def add(self, code: str, program: str, message: str, more: int = 0, fix: str = "") -> None:
+        """`more`: how many further findings of this kind the caller leaves out. `fix`: a better one than the usual."""
         key = (code, program)
         kept = self._kept.setdefault(key, {})
         if len(kept) < KEPT:
-            kept.setdefault(message, _finding(code, program, message))
+            kept.setdefault(message, _finding(code, program, message, fix))
         elif message not in kept:
             more += 1
         if more:
@@ -102,13 +103,6 @@ class Report:
             if more:
                 found.append(_finding(code, program, f"... and {more} more like these"))
         return found
-
-
-def shown(text: str, limit: int = 120) -> str:
-    """A string of the plan as it may appear in a message: short, printable, on one line."""
-    if len(text) > limit:
-        text = text[: limit // 2] + "..." + text[-limit // 4 :]
-    return text if text.isprintable() and text else ascii(text)
 
 
 def shown_number(number: int) -> str:

@@ -4,7 +4,6 @@ A digest of the content is part of the file: a truncated or hand-edited plan is 
 confirmed with `stepplan check --accept-edits`, which checks it from scratch and writes a new digest.
 """
 
-from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 from planner import __version__
 from planner.artefact import Line, digested_json, read_digested, sha256, strictly, write_text
 from planner.errors import UserError
-from planner.plan.findings import shown
+from planner.malformed import place
 from planner.plan.schema import SCHEMA, Entry, Plan
 
 TOLD = 3
@@ -86,21 +85,6 @@ def read_plan(path: Path | str, *, accept_edits: bool = False) -> Plan:
     try:
         return strictly(Plan, document)
     except ValidationError as error:
-        told = [f"{_place(document, e['loc'])}: {e['msg']}" for e in error.errors(include_url=False)[:TOLD]]
+        told = [f"{place(document, e['loc'], NAMES)}: {e['msg']}" for e in error.errors(include_url=False)[:TOLD]]
         problem = "the plan is malformed at " + "; at ".join(told)
         raise UserError("SP1401", problem, "correct what is named, or plan again") from error
-
-
-def _place(document: dict[str, Any], path: Sequence[int | str]) -> str:
-    """Where in the document, with the entries of lists by their names: `programs[train_step].nodes[fc1].slices`."""
-    text = ""
-    at: Any = document
-    for key in path:
-        if isinstance(key, str):
-            text += f".{shown(key)}"
-            at = at.get(key) if isinstance(at, dict) else None
-        else:
-            at = at[key]
-            names = [at[n] for n in NAMES if n in at] if isinstance(at, dict) else []
-            text += f"[{shown(str(names[0])) if names else key}]"
-    return text.removeprefix(".")

@@ -10,12 +10,13 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from planner.artefact import sha256, strictly, write_text
 from planner.errors import UserError
+from planner.malformed import SETTLE, unmerged
 from planner.target.model import NAME, SCHEMA, Caches, Cpu, Gpu, Pool, Target
 from planner.target.topology import Core
 
@@ -114,7 +115,11 @@ def parse_target(text: str, what: str = "target") -> Target:
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
+        if problem := unmerged(text):
+            raise UserError("SP1102", f"{what} is not TOML: {problem}", SETTLE) from error
         raise UserError("SP1102", f"{what} is not TOML: {error}", _AGAIN) from error
+    if not text.strip():
+        raise UserError("SP1102", f"{what} is empty", _AGAIN)
     version = document.get("schema_version")
     if type(version) is not int or version != SCHEMA:
         raise UserError(
@@ -138,9 +143,7 @@ def target_error(what: str, failure: ValidationError) -> UserError:
         at = f" at {where}" if where else ""
         return UserError(error["type"], f"{what} is wrong{at}: {error['msg']}", error["ctx"]["fix"])
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(error["loc"][-1]), _fields(), n=1)
-        hint = f"write {near[0]}" if near else "remove it"
-        return UserError("SP1104", f"{what} has an unknown field {where}", hint)
+        return UserError("SP1104", f"{what} has an unknown field {where}", _instead_of(str(error["loc"][-1])))
     if error["type"] == "missing":
         return UserError("SP1105", f"{what} lacks {where}", "add it, or make the file again with stepplan detect")
     given = repr(error["input"])
@@ -148,6 +151,20 @@ def target_error(what: str, failure: ValidationError) -> UserError:
     return UserError("SP1105", f"{what} is wrong at {where}: {error['msg']}, not {shown}", _AGAIN)
 
 
-def _fields() -> list[str]:
-    models: tuple[type[BaseModel], ...] = (Target, Cpu, Core, Caches, Pool, Gpu)
-    return [name for model in models for name in model.model_fields]
+_PLACES: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
+    ("the top of the file", Target),
+    ("cpu", Cpu),
+    ("an entry of cpu.cores", Core),
+    ("cpu.caches", Caches),
+    ("an entry of pools", Pool),
+    ("an entry of gpus", Gpu),
+)
+
+
+def _instead_of(field: str) -> str:
+    """What to do about a field that is not known where it stands: lines that were moved are known elsewhere."""
+    belongs = [where for where, model in _PLACES if field in model.model_fields]
+    if belongs:
+        return f"move it to {' or '.join(belongs)}, or remove it"
+    near = difflib.get_close_matches(field, [name for _, model in _PLACES for name in model.model_fields], n=1)
+    return f"write {near[0]}" if near else "remove it"

@@ -12,7 +12,7 @@ namespace stepplan {
 void Context::report_bad_index(int node, int64_t row, int64_t value) const { bad_index->report(node, row, value); }
 
 static UserMistake other_library(const std::string& problem) {
-  return {"SP1605", problem, "the plan was made with another library or processor: profile and plan again on this machine"};
+  return {"SP1605", problem, "the plan was edited, or made with another library or processor: profile and plan again on this machine"};
 }
 
 const Kernels* planned_kernels() {

@@ -12,7 +12,7 @@ import pytest
 
 from codegen import build as build_module
 from codegen import toolchain
-from codegen.build import bfloat16_flags, build
+from codegen.build import bfloat16_flags, build, unverified
 from codegen.cpu.emit import NODES, TABLES
 from codegen.cpu.tables import HEADERS
 from codegen.emit import rendered
@@ -26,7 +26,7 @@ from planner.graph.model import Init, Role, TensorType, Value
 from planner.graph.text import graph_text
 from planner.ops.base import Mode
 from planner.ops.signature import signature_of
-from planner.plan.text import plan_text
+from planner.plan.text import plan_text, read_plan, write_plan
 from planner.target.model import Target
 from planner.target.text import load_target, read_target
 from tests.codegen.plans import plan_for, target_of
@@ -150,6 +150,33 @@ def test_sources_of_two_plans(name: str, copy: Path) -> None:
     (copy / name).write_text(rendered(plan, small_net(), target)[name])
     with pytest.raises(UserError, match=rf"SP1511: copy/{name} was made from another plan than plan\.json"):
         build(copy, flags=QUICK)
+
+
+@pytest.mark.parametrize("name", ["kernels.hpp", "nodes.hpp", "lanes.cpp"])
+def test_a_folder_that_lacks_a_source(name: str, copy: Path) -> None:
+    (copy / name).unlink()
+    with pytest.raises(UserError, match=f"SP1510: copy is no emitted plan: it lacks {name}"):
+        build(copy, flags=QUICK)
+
+
+def test_sources_that_are_no_text(copy: Path) -> None:
+    (copy / "kernels.hpp").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"SP1511: copy/kernels\.hpp is not what stepplan emits"):
+        build(copy, flags=QUICK)
+    (copy / "executor.cpp").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="SP1511: copy: the sources were made from another plan"):
+        executor_class(copy)
+
+
+def test_edited_sources_are_told_of(copy: Path) -> None:
+    """They compile, and the plan is safe, but they are not the plan's any more."""
+    assert not unverified(copy)
+    lanes = copy / "lanes.cpp"
+    lanes.write_text(lanes.read_text() + "// another line\n")
+    assert unverified(copy) == "not what stepplan emits for plan.json: lanes.cpp"
+    plan = read_plan(copy / "plan.json")
+    write_plan(plan.model_copy(update={"placements": plan.placements[1:]}), copy / "plan.json")
+    assert unverified(copy).startswith("its plan would not be emitted: SP1417: plan small_net is not safe: value ")
 
 
 def test_compiler_errors_are_shown(copy: Path) -> None:

@@ -57,7 +57,7 @@ def test_arguments_of_graph_json() -> None:
     )
     document = json.loads(text)
     document["programs"][0]["arguments"] = {"sizes": [1]}
-    with pytest.raises(UserError, match="SP1008: the graph is malformed at arguments"):
+    with pytest.raises(UserError, match=r"SP1008: the graph is malformed at programs\[train_step\].arguments"):
         parse_graph(document)
 
 
@@ -73,7 +73,7 @@ WRONG: list[Any] = [
 def test_no_structure(wrong: Any) -> None:
     document = json.loads(graph_text(told(HEADS)))
     document["programs"][0]["results"] = wrong
-    with pytest.raises(UserError, match="SP1008: the graph is malformed at results"):
+    with pytest.raises(UserError, match=r"SP1008: the graph is malformed at programs\[train_step\].results"):
         parse_graph(document)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import subprocess
 import sys
 
@@ -98,6 +99,49 @@ def test_malformed(document, mistake):
     with pytest.raises(UserError) as caught:
         parse_graph(document)
     assert caught.value.code == code, caught.value
+
+
+TOLD = {
+    "programs[train_step].nodes[conv].op": lambda d: nodes(d)[0].pop("op"),
+    "programs[train_step].nodes[conv].attrs.stride": lambda d: set_attr(d, "conv2d", "stride", "two"),
+    "programs[train_step].nodes[conv].inputs": lambda d: nodes(d)[0].update(inputs=1),
+    "programs[train_step].nodes[3]": lambda d: nodes(d).insert(3, None),
+    "programs[train_step].outputs": lambda d: d["programs"][0].pop("outputs"),
+    "programs[train_step].more": lambda d: d["programs"][0].update(more=1),
+    "programs[1]": lambda d: d["programs"].insert(1, []),
+    "values[conv.y].role": lambda d: next(v for v in d["values"] if v["id"] == "conv.y").update(role="nothing"),
+    "values": lambda d: d.pop("values"),
+    "lr": lambda d: d.update(lr="0.1"),
+}
+
+
+@pytest.mark.parametrize("where", TOLD)
+def test_malformed_entries_are_named(document, where):
+    TOLD[where](document)
+    with pytest.raises(UserError, match="SP1008") as caught:
+        parse_graph(document)
+    assert re.search(rf"(lacks|at|field) {re.escape(where)}(:|$)", caught.value.problem), caught.value
+
+
+CONTRADICTIONS = {
+    "two values have the same id 'x'": lambda d: d["values"].append({**d["values"][0]}),
+    "makes f32[4,6,7,7]cl and u8[4,6,7,7]cl, but its outputs are f32[4,6,4,4]cl and u8[4,6,4,4]cl": lambda d: set_attr(
+        d, "max_pool2d", "stride", [1, 1]
+    ),
+    "'x' is an input of predict, but its role is activation": lambda d: d["values"][0].update(role="activation"),
+    "writes 'conv.y', whose role is input": lambda d: next(v for v in d["values"] if v["id"] == "conv.y").update(
+        role="input"
+    ),
+    "'conv.y' is an input of predict, but": lambda d: d["programs"][1]["inputs"].append("conv.y"),
+}
+
+
+@pytest.mark.parametrize("told", CONTRADICTIONS)
+def test_contradictions_are_told(document, told):
+    CONTRADICTIONS[told](document)
+    with pytest.raises(UserError, match="SP1009") as caught:
+        parse_graph(document)
+    assert told in caught.value.problem
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "nonsense", '{"schema": 1'])

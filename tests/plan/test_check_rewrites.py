@@ -48,6 +48,19 @@ def rewait(plan: Plan, run: str, wait: Callable[[tuple[str, ...]], tuple[str, ..
     return edit_lanes(plan, STEP, lanes)
 
 
+def test_rewrites_are_told_with_a_fix_of_their_own() -> None:
+    """A recomputation that was left out, with reads of what it made."""
+    lost = AGAIN.program[STEP].rewrite.recomputes[0]
+    (found,) = check(GRAPH, edit_rewrite(AGAIN, recomputes=AGAIN.program[STEP].rewrite.recomputes[1:]))
+    assert found.code == "SP1434" and lost.makes[0] in found.message
+    assert found.fix == "recompute or transfer it"
+
+
+def test_transfers_in_another_order_are_the_same_plan() -> None:
+    transfers = tuple(reversed(MOVED.program[STEP].rewrite.transfers))
+    assert check(GRAPH, edit_rewrite(MOVED, transfers=transfers), REWRITER.target) == []
+
+
 def test_rewritten_plans_pass() -> None:
     assert check(GRAPH, MOVED, REWRITER.target) == []
     assert check(GRAPH, AGAIN, REWRITER.target) == []

@@ -61,6 +61,28 @@ def test_an_offload_follows_its_value_and_a_prefetch_comes_before_its_reader() -
     assert larger.value["conv1.y.back"].type == graph.value["conv1.y"].type
 
 
+def test_transfers_stand_in_any_order() -> None:
+    """Also those of values that move twice."""
+    graph = small_net()
+    first, there = moved("conv1.y")
+    second, back = (
+        t.model_copy(update={"node": f"{t.node}.2", "value": value, "makes": f"{t.makes}.2"})
+        for t, value in ((first, "conv1.y.back"), (there, "conv1.y.away.2"))
+    )
+    reads = (Read(node="bn1.backward", value="conv1.y", instance="conv1.y.back.2"),)
+    for transfers in ((first, there, second, back), (back, second, there, first), (second, back, first, there)):
+        larger = expand(graph, {"train_step": Rewrite(transfers=transfers, reads=reads)})
+        validate(larger)
+        assert [n for n in nodes(larger) if n not in nodes(graph)] == [first.node, there.node, second.node, back.node]
+
+
+def test_copies_of_each_other_make_no_sense() -> None:
+    first, there = moved("conv1.y")
+    circle = (first.model_copy(update={"value": "conv1.y.back"}), there)
+    with pytest.raises(UserError, match=r"SP1434: .*copies conv1.y.away, which does not exist"):
+        expand(small_net(), {"train_step": Rewrite(transfers=circle)})
+
+
 def test_a_chain_reads_its_own_instances() -> None:
     graph = small_net()
     rewrite = Rewrite(

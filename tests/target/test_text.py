@@ -109,6 +109,11 @@ def test_sp1103_no_schema() -> None:
     assert error_of("name = 'x'").code == "SP1103"
 
 
+def test_an_empty_file() -> None:
+    error = error_of("\n")
+    assert error.code == "SP1102" and "is empty" in error.problem
+
+
 def test_sp1104_unknown_fields() -> None:
     error = error_of(change("march = ", "marsh = "))
     assert error.code in ("SP1104", "SP1105")
@@ -118,6 +123,10 @@ def test_sp1104_unknown_fields() -> None:
     error = error_of(change("tile = 1", "tile = 1, zzz = 3"))
     assert (error.code, error.fix) == ("SP1104", "remove it")
     assert "cpu.cores[1].zzz" in error.problem
+    error = error_of(change("[cpu]", "memory_bandwidth = 3\n[cpu]"))
+    assert (error.code, error.fix) == ("SP1104", "move it to cpu, or remove it")
+    error = error_of(change("[cpu]", "[cpu]\nname = 'x'"))
+    assert error.fix == "move it to the top of the file or an entry of pools or an entry of gpus, or remove it"
 
 
 @pytest.mark.parametrize(

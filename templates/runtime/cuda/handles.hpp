@@ -33,7 +33,7 @@ constexpr size_t kMostWorkspace = size_t{1} << 30;
 
 /// Of a plan that names what the libraries here do not have.
 inline UserMistake other_library(const std::string& problem) {
-  return {"SP1857", problem, "the plan was made with another library: profile and plan again on this GPU"};
+  return {"SP1857", problem, "the plan was edited, or made with another library: profile and plan again on this GPU"};
 }
 
 /// A library's failed call may leave a CUDA error behind: it is not the next kernel's.
