@@ -180,7 +180,7 @@ def test_is_called_like_the_module(codes: type[Executor]) -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, not 2"),
+        (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, and was given 2 in order"),
         (
             lambda planned, x, y, s: planned([x, y], scale=s, mask=s),
             "argument mask is a tensor, in the plan it is None",
