@@ -318,6 +318,10 @@ class Executor:
                 self._outputs.clear()
                 self._arena = np.empty(0, np.uint8)
 
+    def __repr__(self) -> str:
+        done = f"{self.steps_done} steps done" if self._handle is not None else "closed"
+        return f"<Executor of plan {self.plan.name} for {self.plan.target}, {done}>"
+
     def __reduce__(self) -> NoReturn:
         """SP1619: what would be copied or pickled are threads and one block of memory."""
         what = "an executor cannot be copied, pickled or saved as a whole"

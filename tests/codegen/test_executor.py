@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -238,8 +239,10 @@ def test_closed(small: Executor) -> None:
     kept = small.shared("fc.weight")
     assert kept is not None
     before = kept.copy()
+    assert re.fullmatch(r"<Executor of plan \S+ for \S+, 0 steps done>", repr(small))
     small.close()
     small.close()
+    assert repr(small).endswith(", closed>")
     uses = (
         small.state_dict,
         small.losses,
