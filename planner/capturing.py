@@ -78,12 +78,16 @@ def capture(
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
-    model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
-    "adam", "adamw", "rmsprop", "adagrad", or a torch.optim one of these, of which only the hyper-parameters are read.
-    loss, labels, name, fuse, keep, clip_norm, accumulate, evaluation: as in `CaptureOptions`; a zoo network has its own
-    loss. A factory returns a module, (module, inputs), or (module, inputs, options), where the options are these
-    keywords; arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023
-    (not an optimizer), those of the frontends.
+    model, or passed to a factory that takes it. image_size: of a zoo network. loss: "cross_entropy" (classes are along
+    dimension 1, as in PyTorch), "mse", one of torch.nn's losses, a function (prediction, labels) with an example of the
+    labels as `labels`, None (the module returns it), or "caller" (codegen.autograd.Planned); a zoo network has its own.
+    optimizer: an `Optimizer`, "sgd", "adam", "adamw", "rmsprop", "adagrad", or a torch.optim one of these, of which
+    the hyper-parameters are read alone; None is SGD with the learning rate 0.1 and momentum 0.9, or a network's own.
+    name, fuse, keep, clip_norm, accumulate, evaluation: as in planner.frontends.torch_lowering.CaptureOptions.
+
+    A factory returns a module, (module, inputs), or (module, inputs, options), where the options are these keywords;
+    arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an
+    optimizer), those of the frontends.
     """
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
