@@ -317,6 +317,8 @@ def test_a_step_of_its_own_needs_the_gradients(executor: Executor) -> None:
     with pytest.raises(UserError, match="SP1601") as raised:
         executor.step(torch.randn(2, 3, 6, 6))
     assert "call forward, then backward" in raised.value.problem + raised.value.fix
+    with pytest.raises(UserError, match=r"SP1612: .* has the caller's loss"):
+        executor.losses()
 
 
 def test_parts_in_another_mode_than_planned(tmp_path: Path) -> None:
