@@ -37,10 +37,10 @@ def matched(
         return inputs
     rest = wanted[len(inputs) :]
     if len(inputs) > len(wanted) or set(named) != set(rest):
-        given = [*map(str, range(len(inputs))), *named]
+        given = [f"{len(inputs)} in order"] * bool(inputs) + [f"{', '.join(named)} by name"] * bool(named)
         raise UserError(
             "SP1601",
-            f"{program} takes the inputs {', '.join(wanted)}, not {len(given)} ({', '.join(given) or 'none'})",
+            f"{program} takes the inputs {', '.join(wanted)}, and was given {' and '.join(given) or 'none'}",
             "pass every input once, in this order or by name" + also,
         )
     return (*inputs, *(named[i] for i in rest))

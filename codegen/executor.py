@@ -56,6 +56,8 @@ class Executor:
     """What was recorded since it was asked for last; `_recording`: it goes on."""
     _recording = False
     _lock: "threading.RLock"
+    _losses: dict[str, float] | None = None
+    """Of the last step, where another program has run since, which may use their bytes."""
     _torn = False
     """Another thread used the executor when this process was forked off: what it was changing is half-changed here."""
     _module: Any = None
@@ -163,11 +165,18 @@ class Executor:
             return None if value is None or self.plan.placement[value.id].layout else self._place(value)
 
     def losses(self) -> dict[str, float]:
-        """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's."""
+        """Every loss of the last step, by the graph's name, for instance a discriminator's and its generator's. SP1614:
+        none ran, or the last one was refused. SP1612: the loss is the caller's."""
         with self._lock:
             self._require_open()
-            outputs = self._program("train_step").outputs
-            return {name: float(self._copy(self._graph.value[name]).reshape(-1)[0]) for name in outputs}
+            self._program("train_step")
+            if self.takes_gradients:
+                raise UserError("SP1612", f"plan {self.plan.name} has the caller's loss", "read it where it is made")
+            found = self._read_losses() if self._ran == "train_step" else self._losses
+            if found is None:
+                what = "there are no losses: no step has run, or the last one was refused"
+                raise UserError("SP1614", what, "run a step first")
+            return dict(found)
 
     def outputs(self) -> dict[str, Array]:
         """All outputs of the program that ran last, by the graph's names: arrays of their own, in the framework's
@@ -318,6 +327,10 @@ class Executor:
                 self._outputs.clear()
                 self._arena = np.empty(0, np.uint8)
 
+    def __repr__(self) -> str:
+        done = f"{self.steps_done} steps done" if self._handle is not None else "closed"
+        return f"<Executor of plan {self.plan.name} for {self.plan.target}, {done}>"
+
     def __reduce__(self) -> NoReturn:
         """SP1619: what would be copied or pickled are threads and one block of memory."""
         what = "an executor cannot be copied, pickled or saved as a whole"
@@ -414,7 +427,7 @@ class Executor:
     def _run(self, call: Call) -> float:
         """Runs a program, or some of its parts; the first loss, where it has one."""
         self._require_open()
-        self._ran = self._paused = None
+        self._begin(call.program)
         inputs, moment = self._graph.program[call.program].inputs, call.moment or self._progress.moment()
         events: list[TraceEvent] = []
         for number, part in self._parts[call.program][call.parts]:
@@ -428,6 +441,18 @@ class Executor:
         if self._recording and self._trace is not None:
             self._trace.add(call.program, events)
         return float(self._loss[0]) if self._loss is not None else math.nan
+
+    def _begin(self, program: str) -> None:
+        """The arena's values are this program's from now on."""
+        if program == "train_step":
+            self._losses = None
+        elif self._ran == "train_step" and not self.takes_gradients:
+            self._losses = self._read_losses()
+        self._ran = self._paused = None
+
+    def _read_losses(self) -> dict[str, float]:
+        outputs = self._program("train_step").outputs
+        return {name: float(self._copy(self._graph.value[name]).reshape(-1)[0]) for name in outputs}
 
     def _results(self, program: str) -> tuple[tuple[str, Array], ...]:
         """A program's outputs where they lie, in the framework's shapes, by name."""

@@ -29,6 +29,10 @@ class Made(NamedTuple):
     """The folder held an executor of another graph: of this model before it was changed, or of another model of the
     same name and batch."""
 
+    def __repr__(self) -> str:
+        """Short, for notebooks: a plan's and a graph's have every node."""
+        return f"<Made {self.folder}: plan {self.plan.name} for {self.target.name}>"
+
 
 def make(
     model: object,

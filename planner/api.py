@@ -1,4 +1,4 @@
-"""One function per command of the planning half, each under its command's name.
+"""One function per command of the planning half, each under its command's name, and the options of `plan` and `make`.
 
     from planner.api import capture, check, plan
 
@@ -12,7 +12,8 @@ from planner.plan.diff import diff
 from planner.plan.explain import explain
 from planner.plan.simulate import simulate
 from planner.report.table import plan_table as show
+from planner.solve.options import PlanOptions
 from planner.solve.pipeline import make_plan as plan
 from planner.target.detect import detect
 
-__all__ = ["capture", "check", "detect", "diff", "explain", "pack", "plan", "show", "simulate"]
+__all__ = ["PlanOptions", "capture", "check", "detect", "diff", "explain", "pack", "plan", "show", "simulate"]

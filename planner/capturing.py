@@ -35,8 +35,16 @@ class Captured(NamedTuple):
     """Parameter or state name -> its initial contents in the framework's layout; empty where the graph's own
     initialisation rules say everything."""
 
+    def __repr__(self) -> str:
+        """Short, for notebooks: the graph's has every node, the weights are numbers upon numbers."""
+        programs = ", ".join(f"{len(p.nodes)} nodes in {p.name}" for p in self.graph.programs)
+        return f"<Captured {self.graph.name}: {programs}>"
+
     def in_precision(self, precision: str) -> "Captured":
-        """float32: as it is; bf16: mixed precision, with the same weights (planner/graph/precision.py; SP1033)."""
+        """float32: as it is; bf16: mixed precision, with the same weights (planner/graph/precision.py). SP1033:
+        there is no such precision, or not of this graph."""
+        if precision not in ("float32", "bf16"):
+            raise UserError("SP1033", f"there is no precision {precision!r}", "use 'float32' or 'bf16'")
         return self if precision == "float32" else self._replace(graph=mixed_precision(self.graph))
 
     def write_weights(self, path: Path | str) -> None:
@@ -70,12 +78,16 @@ def capture(
     """The training graph of `model` and its initial weights.
 
     inputs: a module's example arguments, which fix the shapes. batch: the batch size of a zoo network or an ONNX
-    model, or passed to a factory that takes it. image_size: of a zoo network. optimizer: an `Optimizer`, "sgd",
-    "adam", "adamw", "rmsprop", "adagrad", or a torch.optim one of these, of which only the hyper-parameters are read.
-    loss, labels, name, fuse, keep, clip_norm, accumulate, evaluation: as in `CaptureOptions`; a zoo network has its own
-    loss. A factory returns a module, (module, inputs), or (module, inputs, options), where the options are these
-    keywords; arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023
-    (not an optimizer), those of the frontends.
+    model, or passed to a factory that takes it. image_size: of a zoo network. loss: "cross_entropy" (classes are along
+    dimension 1, as in PyTorch), "mse", one of torch.nn's losses, a function (prediction, labels) with an example of the
+    labels as `labels`, None (the module returns it), or "caller" (codegen.autograd.Planned); a zoo network has its own.
+    optimizer: an `Optimizer`, "sgd", "adam", "adamw", "rmsprop", "adagrad", or a torch.optim one of these, of which
+    the hyper-parameters are read alone; None is SGD with the learning rate 0.1 and momentum 0.9, or a network's own.
+    name, fuse, keep, clip_norm, accumulate, evaluation: as in planner.frontends.torch_lowering.CaptureOptions.
+
+    A factory returns a module, (module, inputs), or (module, inputs, options), where the options are these keywords;
+    arguments given here go before them. Errors: SP1010 and SP1018 (not a model), SP1011 (bad batch), SP1023 (not an
+    optimizer), those of the frontends.
     """
     if batch is not None and batch < 1:
         raise UserError("SP1011", f"the batch is {batch}", "use a number of at least 1")
@@ -158,9 +170,10 @@ def _module(module: Any, inputs: Any, batch: int | None, options: CaptureOptions
 
     torch = import_torch()
     if not isinstance(module, torch.nn.Module):
+        found = type(module).__name__
         raise UserError(
             "SP1018",
-            f"{what} gives a {type(module).__name__}, not a model",
+            f"an object of type {found} is no model" if what == found else f"{what} gives a {found}, not a model",
             "pass a zoo name, package.module:factory, a torch.nn.Module or an .onnx file",
         )
     if inputs is None:
@@ -185,7 +198,8 @@ def _module(module: Any, inputs: Any, batch: int | None, options: CaptureOptions
 def _call_factory(text: str, inputs: Any, batch: int | None) -> tuple[Any, Any, dict[str, Any]]:
     """Import and call `package.module:factory`, which may lie in the working folder."""
     place, _, attribute = text.partition(":")
-    sys.path.insert(0, os.getcwd())
+    folder = os.getcwd()  # what is called may go elsewhere
+    sys.path.insert(0, folder)
     try:
         made = found = _found(place, attribute)
         if not _is_module(found):
@@ -197,7 +211,8 @@ def _call_factory(text: str, inputs: Any, batch: int | None) -> tuple[Any, Any, 
         fix = "write package.module:factory; the working folder is searched first"
         raise UserError("SP1018", f"cannot find {text!r}: {error}", fix) from error
     finally:
-        sys.path.remove(os.getcwd())
+        if folder in sys.path:
+            sys.path.remove(folder)
     if not isinstance(made, tuple):
         return made, inputs, {}
     module, example, options = (*made, None, None)[:3]

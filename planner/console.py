@@ -8,6 +8,7 @@ import argparse
 import errno
 import json
 import sys
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ R = TypeVar("R")
 
 DEFECT = 70
 INTERRUPTED = 130
+LINE_S = 20.0
+"""Seconds between two lines about what takes long."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -155,8 +158,12 @@ def stderr() -> "Console":
 def progress() -> Iterator[Callable[[str, int, int], None]]:
     """Bars on standard error while the block runs: call with (what, done, total), one bar per first word.
 
-    Nothing is printed where standard error is no terminal, so logs stay short.
+    Where standard error is no terminal, a line now and then: logs stay short, and whoever waits in front of a notebook
+    sees that it goes on.
     """
+    if not stderr().is_terminal:
+        yield _lines()
+        return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -166,7 +173,7 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=stderr(), transient=True, disable=not stderr().is_terminal) as bar:
+    with Progress(*columns, console=stderr(), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
         def update(what: str, done: int, total: int) -> None:
@@ -176,3 +183,16 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(tasks[kind], description=what, completed=done, total=total)
 
         yield update
+
+
+def _lines() -> Callable[[str, int, int], None]:
+    """What takes less than LINE_S is silent."""
+    due = time.monotonic() + LINE_S
+
+    def update(what: str, done: int, total: int) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
+            due = time.monotonic() + LINE_S
+
+    return update

@@ -1,5 +1,6 @@
 """Everything that `capture` accepts, and what it says about everything else."""
 
+import re
 import sys
 import types
 from pathlib import Path
@@ -157,8 +158,34 @@ def test_batches(factories: Any) -> None:
         capture("some_models:fixed", batch=3)
     with pytest.raises(UserError, match="SP1011"):
         capture("mlp", batch=0)
-    with pytest.raises(UserError, match="SP1018"):
+    with pytest.raises(UserError, match="SP1018: an object of type int is no model"):
         capture(42)
+
+
+def test_what_notebooks_print_is_short() -> None:
+    captured = capture("mlp", batch=2)
+    assert re.fullmatch(r"<Captured mlp_b2: \d+ nodes in train_step, \d+ nodes in predict>", repr(captured))
+
+
+def test_precisions() -> None:
+    captured = capture("mlp", batch=2)
+    assert captured.in_precision("float32") is captured
+    assert captured.in_precision("bf16").graph.name == "mlp_b2_bf16"
+    with pytest.raises(UserError, match="SP1033: there is no precision 'fp16'"):
+        captured.in_precision("fp16")
+
+
+def test_a_factory_may_change_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "my_moving_net.py").write_text(
+        "import os\nfrom tests.test_capture import example\n"
+        "def make():\n    os.chdir('elsewhere')\n    return example()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert capture("my_moving_net:make").graph.name == "sequential_b4"
+    assert sys.path == before
+    sys.modules.pop("my_moving_net")
 
 
 def test_weights_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import codegen.api
 import planner.api
 from planner import __version__
 from planner.bundle import read_bundle
-from planner.console import one_of, positive, script
+from planner.console import one_of, positive, progress, script
 from planner.costs.table import read_costs, write_costs
 from planner.errors import UserError
 from planner.graph.text import read_graph
@@ -23,7 +23,7 @@ from planner.target.text import read_target
 from tests.cli import Files, fails, run, succeeds, working_in
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = planner.api.__all__ + codegen.api.__all__
+COMMANDS = [name for name in planner.api.__all__ + codegen.api.__all__ if name != "PlanOptions"]
 
 
 def as_json(*arguments: object) -> Any:
@@ -192,6 +192,17 @@ def test_make(files: Files) -> None:
     assert document["folder"] == "generated/mlp_b2_here"
     assert read_bundle(files.folder / "generated" / "mlp_b2_here").plan.keep == ("fc1.y",)
     assert list((files.folder / "generated" / "mlp_b2_here").glob("_executor.*.so"))
+
+
+def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line now and then; none from what is over soon."""
+    now = 0.0
+    monkeypatch.setattr("planner.console.time.monotonic", lambda: now)
+    with progress() as update:
+        for done in range(60):
+            now = float(done)
+            update("timing conv2d", done, 60)
+    assert capsys.readouterr().err == "timing conv2d: 20 of 60\ntiming conv2d: 40 of 60\n"
 
 
 def test_examples_tell_mistakes_as_commands_do(capsys: pytest.CaptureFixture[str]) -> None:

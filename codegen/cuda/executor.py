@@ -240,7 +240,7 @@ class CudaExecutor(Executor):
         if named or len(runs) != 1 or len(inputs) != len(runs[0][1].inputs):
             ticket = self._submit(Call("train_step", self._arguments("train_step", inputs, named), hold=hold))
         else:
-            self._ran = self._paused = None
+            self._begin("train_step")
             ticket = self._ask(runs[0][0], inputs, self._progress.moment(hold), None, False)
             self._ran = "train_step"
         self._trained(hold)
@@ -248,7 +248,7 @@ class CudaExecutor(Executor):
 
     def _submit(self, call: Call) -> int:
         """Asks for a program, or for some of its parts; the last one's ticket."""
-        self._ran = self._paused = None
+        self._begin(call.program)
         inputs, moment, ticket = self._graph.program[call.program].inputs, self._progress.moment(call.hold), 0
         for number, part in self._parts[call.program][call.parts]:
             ticket = self._ask(number, call.of(inputs, part.inputs), moment, call.gradients, call.lasting)

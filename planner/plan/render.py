@@ -4,6 +4,7 @@ Names come from files of strangers, so everything that is not printable ASCII is
 or a page. Columns are cut in the middle where a line would grow beyond the width, so output is the same everywhere.
 """
 
+import math
 import textwrap
 from collections.abc import Sequence
 
@@ -16,19 +17,27 @@ def printable(text: str) -> str:
     return "".join(escaped)
 
 
-def shorten(text: str, width: int) -> str:
-    """Cut in the middle: both ends of a layer's name say most. `layer1.0.conv1.backward` -> `layer1.0..backward`"""
+def shorten(text: str, width: int, begin: float = 0.5) -> str:
+    """Cut in the middle: both ends of a layer's name say most. `layer1.0.conv1.backward` -> `layer1.0..backward`
+    `begin`: the share of what is left that stands in front of the cut."""
     if len(text) <= width:
         return text
-    head = (width - 2 + 1) // 2
+    head = math.ceil((width - 2) * begin)
     return text[:head] + ".." + text[len(text) - (width - 2 - head) :]
+
+
+def shorten_all(names: Sequence[str], width: int) -> list[str]:
+    """Cut all at the same place: the one that leaves the most of them apart, of equals the middle. Names of layers
+    often differ in a digit."""
+    ways = [[shorten(name, width, begin) for name in names] for begin in (0.5, 0.25, 0.75, 0.0)]
+    return max(ways, key=lambda way: len(set(way)))
 
 
 def text_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,), width: int = WIDTH, indent: int = 0
 ) -> list[str]:
     """Aligned lines, two blanks between columns; the columns in `left` are flush left, and the widest of those is
-    cut where lines would be longer than `width`."""
+    cut where lines would be longer than `width`. The first column has what the rows are told apart by."""
     cells = [[printable(c) for c in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     excess = indent + sum(widths) + 2 * (len(widths) - 1) - width
@@ -42,11 +51,12 @@ def text_table(
         cut = min(cut, max(1, widths[widest] - others))
         widths[widest] -= cut
         excess -= cut
+    firsts = shorten_all([row[0] for row in cells], widths[0])
     lines = []
-    for row in cells:
+    for first, row in zip(firsts, cells, strict=True):
         parts = [
             shorten(c, w).ljust(w) if i in left else c.rjust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            for i, (c, w) in enumerate(zip((first, *row[1:]), widths, strict=True))
         ]
         lines.append((" " * indent + "  ".join(parts)).rstrip())
     lines.insert(1, " " * indent + "  ".join("-" * w for w in widths))

@@ -380,7 +380,7 @@ def too_small(setting: Setting, made: Draft, height: int) -> UserError:
     binding = names[-at]
     return UserError(
         "SP1301",
-        f"the plan needs {height} bytes but the budget is {setting.capacity}; "
-        f"most is alive at node {binding}: {format_bytes(most)}",
+        f"the plan needs {height} bytes ({format_bytes(height)}), but the budget is {setting.capacity} "
+        f"({format_bytes(setting.capacity)}); most is alive at node {binding}: {format_bytes(most)}",
         f"the smallest budget that this policy can meet is {height} bytes ({format_bytes(height)})",
     )

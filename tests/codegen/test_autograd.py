@@ -180,7 +180,7 @@ def test_is_called_like_the_module(codes: type[Executor]) -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, not 2"),
+        (lambda planned, x, y, s: planned([x, y]), "takes the inputs .*, and was given 2 in order"),
         (
             lambda planned, x, y, s: planned([x, y], scale=s, mask=s),
             "argument mask is a tensor, in the plan it is None",
@@ -317,6 +317,8 @@ def test_a_step_of_its_own_needs_the_gradients(executor: Executor) -> None:
     with pytest.raises(UserError, match="SP1601") as raised:
         executor.step(torch.randn(2, 3, 6, 6))
     assert "call forward, then backward" in raised.value.problem + raised.value.fix
+    with pytest.raises(UserError, match=r"SP1612: .* has the caller's loss"):
+        executor.losses()
 
 
 def test_parts_in_another_mode_than_planned(tmp_path: Path) -> None:

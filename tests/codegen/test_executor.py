@@ -3,6 +3,7 @@
 import copy
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -234,12 +235,33 @@ def test_several_executors_and_threads(small_class: type[Executor]) -> None:
         executor.close()
 
 
+def test_losses_are_those_of_the_last_step_or_none(small: Executor) -> None:
+    images, labels = batch(small_net())
+    with pytest.raises(UserError, match="SP1614: there are no losses"):
+        small.losses()
+    loss = small.step(images, labels)
+    assert list(small.losses().values()) == [loss]
+    small.predict(images)
+    assert small._loss is not None
+    small._loss[0] = np.nan  # predictions may take these bytes
+    assert list(small.losses().values()) == [loss]
+    with pytest.raises(UserError, match="SP1601"):
+        small.predict(images[:1])
+    assert list(small.losses().values()) == [loss]
+    with pytest.raises(UserError, match="SP1601"):
+        small.step(images[:1], labels)
+    with pytest.raises(UserError, match="SP1614"):
+        small.losses()
+
+
 def test_closed(small: Executor) -> None:
     kept = small.shared("fc.weight")
     assert kept is not None
     before = kept.copy()
+    assert re.fullmatch(r"<Executor of plan \S+ for \S+, 0 steps done>", repr(small))
     small.close()
     small.close()
+    assert repr(small).endswith(", closed>")
     uses = (
         small.state_dict,
         small.losses,

@@ -73,8 +73,8 @@ def test_large_inputs_are_staged_by_the_lanes(tmp_path: Path) -> None:
         (lambda x, y: (x, None), "not an object of type NoneType"),
         (lambda x, y: (x, [1, 2, 3, 4]), "not an object of type list"),
         (lambda x, y: (x.astype(">f4"), y), "not an object of type ndarray, dtype >f4"),
-        (lambda x, y: (x,), "takes the inputs images, labels, not 1 (0)"),
-        (lambda x, y: (x, y, y), "not 3 (0, 1, 2)"),
+        (lambda x, y: (x,), "takes the inputs images, labels, and was given 1 in order"),
+        (lambda x, y: (x, y, y), "labels, and was given 3 in order"),
     ],
 )
 def test_wrong_inputs_are_named(small: Executor, inputs: Any, expected: str) -> None:
@@ -83,6 +83,10 @@ def test_wrong_inputs_are_named(small: Executor, inputs: Any, expected: str) -> 
         small.step(*inputs(images, labels))
     assert expected in error.value.problem
     assert small.steps_done == 0
+    with pytest.raises(UserError, match="and was given 1 in order and target by name"):
+        small.step(images, target=labels)
+    with pytest.raises(UserError, match="and was given none"):
+        small.step()
     with pytest.raises(UserError, match=r"(?s)not int64 of shape \(4\).*order of executor.input_names"):
         small.step(labels, images)
     small.step(images, labels)

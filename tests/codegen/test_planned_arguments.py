@@ -108,7 +108,7 @@ OTHERS: list[tuple[Callable[..., Any], str]] = [
     (lambda call: call(X, labels=3), "input labels is of type int, in the plan it is a tensor"),
     (lambda call: call(X.numpy(), labels=LABELS), "input x is of type ndarray, in the plan it is a tensor"),
     (lambda call: call(X, True, LABELS, "more"), "the module takes other arguments: too many positional arguments"),
-    (lambda call: call(X, True), r"the module takes the inputs x, labels, not 1 \(0\)"),
+    (lambda call: call(X, True), "the module takes the inputs x, labels, and was given 1 in order"),
 ]
 
 

@@ -5,7 +5,17 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.plan.render import cell, field, markdown_table, percent, printable, shorten, signed, text_table
+from planner.plan.render import (
+    cell,
+    field,
+    markdown_table,
+    percent,
+    printable,
+    shorten,
+    shorten_all,
+    signed,
+    text_table,
+)
 
 
 def test_a_table() -> None:
@@ -38,6 +48,17 @@ def test_shorten(text: str, width: int) -> None:
     found = shorten(text, width)
     assert len(found) <= width
     assert found == text or (found[: (width - 1) // 2] == text[: (width - 1) // 2] and ".." in found)
+
+
+def test_names_stay_apart() -> None:
+    updates = [f"layer4.{n}.conv{k}.weight.update" for n in (0, 1) for k in (1, 2)]
+    assert shorten_all(updates, 27)[0] == "layer4.0.conv1.weig..update"
+    assert len(set(shorten_all(updates, 27))) == 4
+    ends = [f"encoder.layers.attention.projection.{n}" for n in range(12)]
+    assert len(set(shorten_all(ends, 14))) == 12
+    assert shorten_all(["a" * 9 + "b", "c"], 6) == [shorten("a" * 9 + "b", 6), "c"], "of equals the middle"
+    lines = text_table(("node", "n"), [(name, "1") for name in updates], width=30)
+    assert len(set(lines[2:])) == 4
 
 
 def test_words() -> None:

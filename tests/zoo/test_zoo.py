@@ -1,6 +1,7 @@
 """The zoo against its PyTorch twins: names, shapes, losses, gradients."""
 
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,6 +179,11 @@ def test_unknown_names_list_near_ones(name: str) -> None:
         build(name)
     assert name != "resnet5" or "resnet50" in caught.value.fix
     assert name != "mine.net" or "package.module:factory" in caught.value.fix
+
+
+def test_every_network_is_documented() -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert all(f"`{name}`" in documented for name in NETWORKS)
 
 
 def test_sizes_that_a_network_has_not_are_refused() -> None:

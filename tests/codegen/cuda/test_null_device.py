@@ -245,6 +245,16 @@ def test_bad_labels_change_nothing(wide_class: type[CudaExecutor]) -> None:
         assert all(np.array_equal(before[k], v) for k, v in executor.state_dict().items() if "step" not in k)
 
 
+def test_losses_outlive_predictions(wide_class: type[CudaExecutor]) -> None:
+    with wide_class(null_device=NULL) as executor:
+        inputs = batch(executor._graph)
+        with pytest.raises(UserError, match="SP1614"):
+            executor.losses()
+        loss = float(executor.step(*inputs))
+        executor.predict(inputs[0])
+        assert executor._ran == "predict" and list(executor.losses().values()) == [loss]
+
+
 @asks_the_null_device
 def test_arrays_share_bytes(wide_class: type[CudaExecutor]) -> None:
     with wide_class(null_device=NULL) as executor:
