@@ -174,7 +174,7 @@ def make(
         )
     lines = [
         f"{made.plan.name} on {made.plan.target}, {len(made.plan.lanes)} lanes, policy {made.plan.policy}, "
-        f"{format_bytes(made.plan.pools[0].arena)} of memory",
+        f"{format_bytes(made.plan.pools[0].arena)} of memory{', times estimated' if modelled else ''}",
         *summary_lines(made.plan),
         "",
         f"the package is {made.folder}; stepplan show {made.folder} prints its plan",

@@ -89,15 +89,17 @@ def cache_folder() -> Path:
     """$STEPPLAN_CACHE, or stepplan in the user's cache folder (SP1509 when it cannot be written)."""
     named = os.environ.get("STEPPLAN_CACHE")
     base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stepplan"
+    what = f"the folder for compiled objects, {base}, cannot be"
+    fix = "set STEPPLAN_CACHE to a folder that you can write"
+    folders = [base / name for name in ("objects", "locks")]
     try:
-        for name in ("objects", "locks"):
-            (base / name).mkdir(parents=True, exist_ok=True)
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            "SP1509",
-            f"the folder for compiled objects, {base}, cannot be made: {error.strerror}",
-            "set STEPPLAN_CACHE to a folder that you can write",
-        ) from error
+        raise UserError("SP1509", f"{what} made: {error.strerror}", fix) from error
+    # Found objects are marked as used, and whoever looks for one takes a lock.
+    if not all(os.access(folder, os.W_OK) for folder in folders):
+        raise UserError("SP1509", f"{what} written", fix)
     return base
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from planner.errors import UserError
 from planner.plan.diff_model import NodeChange, PlanDiff, ProgramDiff, Schedule
-from planner.plan.render import WIDTH, cell, markdown_table, percent, printable, signed, text_table
+from planner.plan.render import WIDTH, cell, counted, markdown_table, percent, printable, signed, text_table
 from planner.units import format_bytes, format_ns
 
 
@@ -69,16 +69,21 @@ def render(diff: PlanDiff, form: str = "text", limit: int = 20) -> str:
 
 
 def _headline(program: ProgramDiff) -> str:
-    """`train_step is slower by 1.05 ms: 28 modes +1.1 ms, 8 times +12 us, waiting and order -60 us`, in time that
-    passes, not in time of cores."""
+    """`train_step is slower by 1.05 ms: 28 modes +1.1 ms, 8 times +12 us, waiting -60 us`, in time that passes, not in
+    time of cores."""
     total = program.predicted_after - program.predicted_before
-    named = (("modes", program.modes), ("times", program.times), ("added", program.added), ("removed", program.removed))
+    named = (
+        (counted(len(program.modes), "mode"), program.modes),
+        (counted(len(program.times), "time"), program.times),
+        (f"{len(program.added)} added", program.added),
+        (f"{len(program.removed)} removed", program.removed),
+    )
     parts, left = [], total
     for what, changes in named:
         effect = sum(c.delta_ns for c in changes)
         left -= effect
         if changes:
-            parts.append(f"{len(changes)} {what} {signed(format_ns(abs(effect)), effect)}")
+            parts.append(f"{what} {signed(format_ns(abs(effect)), effect)}")
     if left:
         parts.append(f"waiting {signed(format_ns(abs(left)), left)}")
     word = "slower" if total > 0 else "faster"
@@ -194,15 +199,16 @@ def _schedule(page: _Page, program: str, schedule: Schedule) -> None:
     if schedule.moved_nodes:
         names = ", ".join(schedule.moved_nodes[: page.limit])
         more = len(schedule.moved_nodes) - page.limit
-        lines.append(f"{len(schedule.moved_nodes)} nodes moved: {names}" + (f" and {more} more" if more > 0 else ""))
+        moved = counted(len(schedule.moved_nodes), "node")
+        lines.append(f"{moved} moved: {names}" + (f" and {more} more" if more > 0 else ""))
     if schedule.other_lane:
-        lines.append(f"{schedule.other_lane} slices run on another lane")
+        lines.append(f"{counted(schedule.other_lane, 'slice')} moved to another lane")
     if schedule.reordered_lanes:
-        lines.append(f"{schedule.reordered_lanes} lanes run their slices in another order")
+        lines.append(f"{counted(schedule.reordered_lanes, 'lane')} with slices in another order")
     if schedule.changed_waits or schedule.waits_before != schedule.waits_after:
         lines.append(
             f"waits: {_arrow(str(schedule.waits_before), str(schedule.waits_after))}, "
-            f"{schedule.changed_waits} slices wait for others than before"
+            f"changed for {counted(schedule.changed_waits, 'slice')}"
         )
     if lines:
         page.title(f"order of {program}", 2)

@@ -9,7 +9,7 @@ from planner.graph.model import Frozen, Graph
 from planner.ops.base import op_named
 from planner.ops.signature import signature_of
 from planner.plan.crossing import crossing_ns, planned_crossing
-from planner.plan.render import field, percent, printable, shorten, signed, text_table
+from planner.plan.render import counted, field, percent, printable, shorten, signed, text_table
 from planner.plan.schema import Crossed, NodePlan, Plan, ProgramPlan, parse_slice, parse_wait
 from planner.plan.simulate import Timeline
 from planner.units import format_bytes, format_ns
@@ -106,7 +106,7 @@ class NodeExplanation(Frozen):
             say("not beside", ", ".join(self.apart) + ": together they would get less done")
         say("needs", ", ".join(self.needs) or "nothing that this program computes")
         if self.stage_ns:
-            waits = ", ".join(f"{n} ({c} slice{'s' if c > 1 else ''})" for n, c in self.waits.items())
+            waits = ", ".join(f"{n} ({counted(c, 'slice')})" for n, c in self.waits.items())
             held = f"; a lane idles up to {format_ns(self.held_ns)}" if self.held_ns else ""
             say("waits for", (waits or "no slice of another node: lane order is enough") + held)
         if self.scratch_bytes:

@@ -87,6 +87,11 @@ def percent(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):+.1f} %" if before and before != after else ""
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 slice`, `2 slices`"""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def signed(text: str, value: float) -> str:
     """A sign in front of what `text` says of the absolute value."""
     return ("+" if value > 0 else "-" if value < 0 else "") + text

@@ -106,8 +106,7 @@ class Solved:
         """The fastest plan within the budget; None: nothing that fits is faster than those known. `first`: what a
         budget would rewrite first. SP1301."""
         if not self.fits:
-            self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than "
-                             f"{format_bytes(self.arena)}")  # fmt: skip
+            self.setting.say(f"budget: {format_bytes(self.setting.capacity)} is less than {format_bytes(self.arena)}")
         at_least = 0 if self.every_level else max(at_least, self.total_ns)
         if TRAIN not in self._schedules:
             return within_budget(self.setting, self._schedules, self._threads, at_least=at_least)

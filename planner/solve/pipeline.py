@@ -1,9 +1,10 @@
-"""The passes in their order, and nothing else: graph + target + cost table in, plan out (DESIGN section 6).
+"""Graph + target + cost table in, plan out: which candidates are planned, and which is taken (DESIGN section 6).
 
-Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. `auto` plans for
-unlimited memory under several policies and takes the fastest plan. Where that does not fit the budget, `budget.py`
-decides what is recomputed and moved, and the plan is named after the policy that it rewrites: its bits are those of
-that policy's unbudgeted plan.
+Fusion happens when a graph is captured (graph/fuse.py), so that gradient rules see fused nodes. The passes of a
+candidate are called by scheduling.py, before memory is looked at, and by assemble.py. `auto` plans for unlimited memory
+under several policies and takes the fastest plan. Where that does not fit the budget, `budget.py` decides what is
+recomputed and moved, and the plan is named after the policy that it rewrites: its bits are those of that policy's
+unbudgeted plan.
 """
 
 import gc
@@ -16,12 +17,7 @@ from planner.graph.model import Graph
 from planner.graph.precision import require_precision
 from planner.plan.schema import Plan
 from planner.solve.assemble import Say, Setting
-from planner.solve.budget import (
-    CERTAIN,
-    Infeasible,
-    on_target,
-    undominated,
-)
+from planner.solve.budget import CERTAIN, Infeasible, on_target, undominated
 from planner.solve.candidates import SURE, Slow, Solved, on_stored, total
 from planner.solve.least import Least, lowest, told
 from planner.solve.memory.beside import small
@@ -32,19 +28,21 @@ from planner.target.model import Target
 from planner.units import format_bytes, format_ns
 
 SMALL_GRAPH = 2000
-"""Nodes of a graph of which `auto` plans everything that runs nodes side by side to the end,"""
+"""Up to so many nodes, `auto` plans everything that runs nodes side by side to the end. Of larger graphs, where that
+takes long, it plans MOST_PLANNED."""
 MOST_PLANNED = 2
-"""and how much of a larger one, where that takes long. What ends first as scheduled need not when waits are counted; of
-24 pairs of network and target, 23 had the best plan first and one second."""
+"""Candidates, those that end first as scheduled. That need not be the first when waits are counted: of 24 pairs of
+network and target, 23 had the best plan first and one second."""
 MANY_OBJECTS = 100_000
 """As many are looked through for circles within milliseconds."""
 WORTH = 0.97
-"""What runs the nodes of a graph that is not small side by side is rewritten for a budget only where it takes no more
-than this share of the time without one: smaller gains are lost, because what runs again does so on all lanes."""
+"""What runs the nodes of a graph that is not small side by side is rewritten for a budget only where, without one, it
+takes no more than this share of what runs them one after the other: smaller gains are lost, because what runs again
+does so on all lanes."""
 LITTLE = 1.05
-"""Times the smallest budget that are worth mentioning, ..."""
+"""A larger budget than the smallest is mentioned, too, if it is at most so many times as large, ..."""
 FASTER = 0.7
-"""... where plans take no more than this share of the time: the smallest may be one on a single lane, whose scratch is
+"""... and its plan takes at most this share of the smallest one's time: that may run on a single lane, whose scratch is
 that of one lane."""
 
 

@@ -124,6 +124,10 @@ def test_cache_that_cannot_be_written(copy: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("STEPPLAN_CACHE", str(copy / "plan.json" / "cache"))
     with pytest.raises(UserError, match="SP1509"):
         build(copy, flags=QUICK)
+    monkeypatch.setenv("STEPPLAN_CACHE", str(copy / "cache"))
+    monkeypatch.setattr(toolchain.os, "access", lambda path, mode: mode != os.W_OK)  # root may write everywhere
+    with pytest.raises(UserError, match=r"SP1509: .* cannot be written"):
+        build(copy, flags=QUICK)
 
 
 def test_what_a_killed_compiler_leaves_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

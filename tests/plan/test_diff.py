@@ -103,7 +103,7 @@ def test_text_starts_with_time_and_memory() -> None:
 def test_text_says_what_the_time_went_to() -> None:
     """-2600 ns in all: conv1's mode -1900, fc's time -100, a new node +300, an old one -700; the rest is waiting."""
     text = render(diff(before(), after()))
-    parts = "1 modes -1.90 us, 1 times -100 ns, 1 added +300 ns, 1 removed -700 ns, waiting -200 ns"
+    parts = "1 mode -1.90 us, 1 time -100 ns, 1 added +300 ns, 1 removed -700 ns, waiting -200 ns"
     assert f"train_step is faster by 2.60 us: {parts}" in " ".join(text.split())
 
 
