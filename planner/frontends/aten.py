@@ -304,6 +304,8 @@ def require(condition: bool, what: str) -> None:
 
 def dtype_error(name: str, dtype: Any) -> UserError:
     fix = "convert it: module.float(), inputs.float() or inputs.long()"
+    if dtype.is_floating_point and dtype.itemsize == 2:
+        fix = "convert the module and its inputs with .float(); --precision bf16 then plans mixed precision"
     if dtype.is_complex:
         fix = "pass torch.view_as_real(x), and let the module begin with torch.view_as_complex"
     return UserError("SP1017", f"{name} is {dtype}, not float32 (or int64 for indices)", fix)

@@ -280,11 +280,6 @@ class Target(Frozen):
         return sum(len(c.cpus) for c in self.cpu.cores)
 
     @property
-    def peak_flops(self) -> int:
-        """Float32 operations per second of everything that runs nodes."""
-        return sum(g.flops for g in self.gpus) or self.cpu.flops_per_core * self.physical_cores
-
-    @property
     def memory_bandwidth(self) -> int:
         """Bytes per second that everything that runs nodes reads plus writes in `memory`."""
         return self.memory.bandwidth if self.gpus else self.cpu.memory_bandwidth

@@ -198,9 +198,9 @@ def cuda(**changes: object) -> Target:
 
 def test_a_gpu_is_where_nodes_run() -> None:
     target = cuda()
-    assert (target.memory.name, target.peak_flops, target.memory_bandwidth) == ("device", 1000, 400)
+    assert (target.memory.name, target.memory_bandwidth) == ("device", 400)
     host = make_target(*pairs(2))
-    assert (host.memory.name, host.peak_flops, host.memory_bandwidth) == ("dram", 400, 30)
+    assert (host.memory.name, host.memory_bandwidth) == ("dram", 30)
 
 
 def test_link_bandwidth() -> None:
