@@ -249,7 +249,7 @@ def test_knl_is_the_machine_of_liu_et_al() -> None:
     # 34 spread threads: at most one thread a tile, the paper's cases without cache sharing.
     assert len({knl.core_of[c].tile for c in knl.lanes(34, affinity="spread")}) == 34
     assert knl.memory.capacity == 16 << 30
-    assert knl.peak_flops == 68 * 1_400_000_000 * 64
+    assert knl.cpu.flops_per_core * knl.physical_cores == 68 * 1_400_000_000 * 64
 
 
 def test_gpu_targets_are_those_of_the_papers() -> None:
