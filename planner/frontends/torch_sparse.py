@@ -59,9 +59,9 @@ def sparse_input() -> UserError:
 def _standing(torch: Any, held: Any) -> Any:
     """What stands for a sparse tensor, or a list or dict of some; anything else is itself."""
     if type(held) in (list, tuple, dict):
-        parts = held.items() if isinstance(held, dict) else enumerate(held)
-        made = {key: _standing(torch, x) for key, x in parts}
-        if all(made[key] is x for key, x in (held.items() if isinstance(held, dict) else enumerate(held))):
+        parts = held if isinstance(held, dict) else dict(enumerate(held))
+        made = {key: _standing(torch, x) for key, x in parts.items()}
+        if all(made[key] is x for key, x in parts.items()):
             return held
         return made if isinstance(held, dict) else type(held)(made.values())
     return Sparse.of(torch, held) if is_sparse(torch, held) else held

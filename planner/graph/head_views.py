@@ -39,7 +39,7 @@ class _Place(NamedTuple):
     layer: Node | None
     """The linear layer that makes or reads the value, as it is when its rows are in the order of its other side."""
     steps: Sequence[_Step]
-    """Between there and the attention."""
+    """From the attention to there, and on to the layer's other side."""
 
 
 class _Tensor(NamedTuple):
@@ -137,13 +137,22 @@ class _Finder:
             while (node := self._moves_rows(self._maker.get(x))) is not None:
                 before.append(_Step(node, x, (*self._shape(x)[:-1], features), node.inputs[0]))
                 x = node.inputs[0]
-            for count in range(len(before), 0, -1):
-                first, moved = before[count - 1].far, before[:count]
-                shape = (*self._shape(first)[:-1], features)
-                reordered = layer.model_copy(update={"inputs": (first, *layer.inputs[1:])})
-                if _moves(moved) and (view := _view(shape, [*steps, *moved])):
-                    return _Place(value, shape, view, reordered, steps)
+            if (found := self._beyond(layer, value, steps, before)) is not None:
+                return found
         return self._farthest(steps)
+
+    def _beyond(
+        self, layer: Node, value: str, steps: Sequence[_Step], moved: Sequence[_Step], back: bool = False
+    ) -> _Place | None:
+        """The value between a layer and an attention, where the layer's rows are those on its other side. `moved`: the
+        nodes there, of the shapes that the value would have."""
+        for count in range(len(moved), 0, -1):
+            far, passed = moved[count - 1].far, [*steps, *moved[:count]]
+            shape = (*self._shape(far)[:-1], self._shape(value)[-1])
+            if _moves(moved[:count]) and (view := _view(shape, passed, back)):
+                other = {"outputs": (far,)} if back else {"inputs": (far, *layer.inputs[1:])}
+                return _Place(value, shape, view, layer.model_copy(update=other), passed)
+        return None
 
     def _farthest(self, steps: Sequence[_Step], back: bool = False) -> _Place | None:
         for count in range(len(steps), 0, -1):
@@ -180,12 +189,8 @@ class _Finder:
             while (node_behind := self._moves_rows(self._reader(y))) is not None:
                 behind.append(_Step(node_behind, y, (*self._shape(y)[:-1], features), node_behind.outputs[0]))
                 y = node_behind.outputs[0]
-            for count in range(len(behind), 0, -1):
-                last, moved = behind[count - 1].far, behind[:count]
-                shape = (*self._shape(last)[:-1], features)
-                if _moves(moved) and (view := _view(shape, [*steps, *moved], back=True)):
-                    reordered = reader.model_copy(update={"outputs": (last,)})
-                    return _Place(value, shape, view, reordered, [*steps, *moved])
+            if (found := self._beyond(reader, value, steps, behind, back=True)) is not None:
+                return found
         return self._farthest(steps, back=True)
 
     def _reader(self, value: str) -> Node | None:

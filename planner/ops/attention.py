@@ -320,7 +320,8 @@ class AttentionBackward(Attention):
         dv = (weights.swapaxes(-1, -2) @ dy).sum(1)
         found = [np.empty(x.shape, dy.dtype) for x in inputs[1 : 1 + attrs.tensors]]
         for source, name, gradient in zip(attrs.sources, "qkv", (dq, dk, dv), strict=True):
-            shown(attrs.view(name), found[source])[...] = gradient.reshape(shown(attrs.view(name), found[source]).shape)
+            matrices = shown(attrs.view(name), found[source])
+            matrices[...] = gradient.reshape(matrices.shape)
         return tuple(found)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> tuple[Array, ...]:

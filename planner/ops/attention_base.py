@@ -131,7 +131,7 @@ class Attention(Op):
             )
         at = self.inputs_of(attrs)
         for source in range(attrs.tensors):
-            names = [name for name in "qkv" if attrs.sources["qkv".index(name)] == source]
+            names = [name for name, place in zip("qkv", attrs.sources, strict=True) if place == source]
             views, type_ = [attrs.view(name) for name in names], inputs[at[names[0]]]
             if views == [None]:
                 continue

@@ -27,6 +27,7 @@ from planner.errors import UserError
 from planner.graph.dependencies import view_roots
 from planner.graph.model import Graph
 from planner.graph.text import graph_hash, validate
+from planner.malformed import shown
 from planner.ops.device import DEVICE_KERNELS
 from planner.plan.check_dependencies import check_dependencies
 from planner.plan.check_memory import (
@@ -45,7 +46,7 @@ from planner.plan.check_storage import check_storage
 from planner.plan.check_structure import LARGEST, Slices, check_lanes, check_programs, check_slices
 from planner.plan.check_touches import touches
 from planner.plan.expand import expanded
-from planner.plan.findings import Finding, Report, shown, shown_number
+from planner.plan.findings import Finding, Report, shown_number
 from planner.plan.schema import Placement, Plan
 from planner.target.model import Target
 from planner.target.text import target_hash

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from planner.graph.model import PERSISTENT, Graph
+from planner.malformed import shown
 from planner.plan.check_structure import LARGEST, PlannedNode, Slices
-from planner.plan.findings import Report, shown, shown_number
+from planner.plan.findings import Report, shown_number
 from planner.plan.schema import Placement, Plan
 from planner.units import ALIGNMENT
 

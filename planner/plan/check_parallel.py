@@ -2,8 +2,9 @@
 
 from collections import Counter
 
+from planner.malformed import shown
 from planner.plan.check_structure import Slices
-from planner.plan.findings import Report, shown
+from planner.plan.findings import Report
 
 
 def check_parallel(slices: Slices, report: Report) -> None:

@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping
 
 from planner.graph.dependencies import view_roots
 from planner.graph.model import Graph, Node, Program
+from planner.malformed import shown
 from planner.plan.check_structure import Slices
-from planner.plan.findings import Report, shown
+from planner.plan.findings import Report
 from planner.plan.schema import Placement, Plan, ProgramPlan
 
 Meaning = tuple[str, int]

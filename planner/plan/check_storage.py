@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from planner.graph.model import DType, Graph
+from planner.malformed import shown
 from planner.ops.stored import (
     ELEMENTWISE,
     PLAIN,
@@ -15,7 +16,7 @@ from planner.ops.stored import (
     takes,
 )
 from planner.plan.check_structure import PlannedNode, Slices, ask
-from planner.plan.findings import Report, shown
+from planner.plan.findings import Report
 from planner.plan.schema import Plan
 
 FLOATS = (DType.FLOAT32, DType.BFLOAT16)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from planner.graph.model import Graph, Node, Program
+from planner.malformed import shown
 from planner.ops.base import Op, ScratchPart, Signature, op_named, scratch_bytes
 from planner.ops.device import dims_of, running
 from planner.ops.signature import signature_of
-from planner.plan.findings import Report, shown, shown_number
+from planner.plan.findings import Report, shown_number
 from planner.plan.schema import NodePlan, Plan, ProgramPlan, slice_name, stage_name
 
 LARGEST = 2**60

@@ -5,7 +5,7 @@ of every code and program and counts the rest.
 """
 
 from planner.graph.model import Frozen
-from planner.malformed import shown as shown
+from planner.malformed import shown
 
 KEPT = 8
 """Findings of one code in one program that are reported one by one."""
